@@ -1,0 +1,38 @@
+"""clip-tca: adapt CLIP embeddings at test time, without labels, without source data, without touching the model.
+
+>>> from clip_tca import LinearTCA, ZeroShotClassifier
+>>> g = ZeroShotClassifier(text, scale=100.0)      # text embeddings of the class prompts
+>>> adapted = LinearTCA(g).fit(z).predict(z)       # z: image embeddings of the test set
+
+The names below are imported when first used, so that ``clip-tca --help`` need not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clip_tca.conditional import ConditionalTCA
+    from clip_tca.tca import MLPTCA, LinearTCA
+    from clip_tca.zero_shot import ZeroShotClassifier
+
+__version__ = "0.1.0"
+__all__ = ["MLPTCA", "ConditionalTCA", "LinearTCA", "ZeroShotClassifier", "__version__"]
+
+_HOMES = {
+    "ConditionalTCA": "clip_tca.conditional",
+    "LinearTCA": "clip_tca.tca",
+    "MLPTCA": "clip_tca.tca",
+    "ZeroShotClassifier": "clip_tca.zero_shot",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'clip_tca' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Data sets: stored embeddings, and a seeded synthetic set."""

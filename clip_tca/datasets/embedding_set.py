@@ -1,0 +1,35 @@
+"""Embeddings that already exist: class texts, and for each domain the embeddings of its images and their labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+
+@dataclass
+class EmbeddingSet:
+    """A data set without its pictures.
+
+    Attributes:
+        text: ``(c, d)`` or ``(templates, c, d)`` text embeddings of the classes.
+        scale: Logit scale of the model.
+        domains: For each domain the embeddings ``(n, d)`` and, for scoring only, the labels ``(n,)``.
+    """
+
+    text: Tensor
+    scale: float
+    domains: dict[str, tuple[Tensor, Tensor]]
+
+
+def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
+    """Read a safetensors file with ``DOMAIN.embeddings``, ``DOMAIN.labels``, ``text.NAME`` and metadata ``scale``."""
+    from safetensors import safe_open
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: no such file; give a safetensors file of stored embeddings")
+    with safe_open(str(path), "pt") as file:
+        names = [name.removesuffix(".embeddings") for name in file.keys() if name.endswith(".embeddings")]  # noqa: SIM118
+        domains = {n: (file.get_tensor(f"{n}.embeddings"), file.get_tensor(f"{n}.labels").long()) for n in names}
+        return EmbeddingSet(file.get_tensor(text), float(file.metadata()["scale"]), domains)

@@ -1,0 +1,112 @@
+"""What comes in and what goes out: tensors or NumPy arrays, checked once at the public surface.
+
+Inside the package an embedding matrix is a tensor ``(n, d)`` on the device it came on. Half-precision input is
+computed in float32; statistics are accumulated in float64 whatever the input (float32 on devices without float64).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = TypeVar("Array", Tensor, np.ndarray)
+
+CHUNK = 4096
+"""Rows handled at a time wherever a temporary of the size of the input would be needed."""
+
+
+def to_tensor(z: Tensor | np.ndarray, name: str = "embeddings") -> Tensor:
+    """A tensor view of ``z`` (no copy where none is needed).
+
+    Raises:
+        TypeError: If ``z`` is neither a tensor nor a NumPy array, or does not hold floating-point numbers.
+    """
+    if isinstance(z, np.ndarray):
+        if z.dtype.kind != "f" or z.dtype.itemsize > 8:
+            raise TypeError(f"{name}: dtype {z.dtype} is not supported; use float16, float32 or float64")
+        native = np.ascontiguousarray(z, dtype=z.dtype.newbyteorder("="))
+        with warnings.catch_warnings():  # a read-only array (a memory map) is only read here
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(native)
+    if not isinstance(z, Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor or numpy.ndarray, got {type(z).__name__}")
+    if z.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise TypeError(f"{name}: dtype {z.dtype} is not supported; use float16, bfloat16, float32 or float64")
+    return z.detach()
+
+
+def like(result: Tensor, source: Array) -> Array:
+    """``result`` as what came in: a NumPy array for a NumPy array, a tensor for a tensor."""
+    return result.cpu().numpy() if isinstance(source, np.ndarray) else result
+
+
+def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> None:
+    """Refuse anything that is not a finite, non-empty ``(n, dim)`` matrix.
+
+    Raises:
+        ValueError: Names the shape, or how many rows are not finite and where the first of them are.
+    """
+    if z.ndim != 2:
+        raise ValueError(f"{name}: expected a matrix (n, d), got shape {tuple(z.shape)}; for one row use z[None]")
+    if z.shape[0] == 0 or z.shape[1] == 0:
+        raise ValueError(f"{name}: empty, shape {tuple(z.shape)}; at least one row is needed")
+    if dim is not None and z.shape[1] != dim:
+        raise ValueError(
+            f"{name}: dimension {z.shape[1]}, but the class texts have {dim}; both must come from the same model"
+        )
+    bad = torch.cat([(~torch.isfinite(part)).any(dim=1) for part in z.split(CHUNK)])
+    if bool(bad.any()):
+        rows = bad.nonzero()[:, 0].tolist()
+        shown = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
+        raise ValueError(
+            f"{name}: {len(rows)} of {len(z)} rows hold NaN or infinity (rows {shown}); drop or repair them first"
+        )
+
+
+def check_labels(labels: Tensor | np.ndarray | list[int], n: int, classes: int, device: torch.device) -> Tensor:
+    """Class indices ``(n,)`` as int64 on ``device``.
+
+    Raises:
+        ValueError: If there are not ``n`` whole numbers from 0 to ``classes - 1``.
+    """
+    y = labels.detach() if isinstance(labels, Tensor) else torch.as_tensor(np.asarray(labels))
+    if y.ndim != 1 or len(y) != n:
+        raise ValueError(f"labels: shape {tuple(y.shape)}, but there are {n} embeddings; one label for each is needed")
+    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+        raise ValueError(f"labels: dtype {y.dtype} is not allowed; use whole numbers from 0 to {classes - 1}")
+    y = y.to(device=device, dtype=torch.int64)
+    if bool(((y < 0) | (y >= classes)).any()):
+        raise ValueError(f"labels: values {int(y.min())} to {int(y.max())}; allowed are 0 to {classes - 1}")
+    return y
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which rows of ``dtype`` are multiplied: float64 stays, everything else is float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The dtype in which statistics are kept: float64, except on ``mps``, which has none."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def exact(z: Tensor) -> Tensor:
+    """``z`` in the dtype in which statistics are kept."""
+    return z.to(exact_dtype(z.device))
+
+
+def unit(z: Tensor) -> Tensor:
+    """Rows scaled to length one; a row of zeros stays zero."""
+    z = z.to(compute_dtype(z.dtype))
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=exact_dtype(z.device))
+    return z / torch.where(length > 0, length, 1.0).to(z.dtype)
+
+
+def chunks(z: Tensor) -> Iterator[Tensor]:
+    """``z`` in pieces of at most :data:`CHUNK` rows, each in the dtype in which statistics are kept."""
+    return (exact(part) for part in z.split(CHUNK))

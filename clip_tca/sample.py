@@ -1,0 +1,84 @@
+"""A bounded sample of a stream, spread evenly over everything seen, the same for any split into batches.
+
+Row i gets the key (i · 2⁶⁴/φ) mod 2⁶⁴ (Fibonacci hashing: an evenly spread sequence) and the rows with the smallest
+keys are kept. The key depends on the arrival number alone, so no random state has to be saved.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Sample:
+    """At most ``size`` of the rows seen so far.
+
+    Attributes:
+        seen: How many rows have passed.
+        order: ``(m,)`` arrival numbers of the kept rows (host side: which rows are kept never depends on their values).
+    """
+
+    def __init__(self, size: int, dim: int, device: torch.device, dtype: torch.dtype) -> None:
+        """An empty sample for at most ``size`` rows ``(dim,)``."""
+        self.size = size
+        self.seen = 0
+        self.order = np.zeros(0, dtype=np.int64)
+        self._slots = torch.zeros(0, dim, device=device, dtype=dtype)
+
+    def update(self, z: Tensor) -> None:
+        """Let the rows of ``z`` ``(n, d)`` pass."""
+        order = np.arange(self.seen, self.seen + len(z))
+        self.seen += len(z)
+        held = len(self.order)
+        room = min(self.size - held, len(z))
+        if room:
+            self._grow(held + room)
+            self._slots[held : held + room] = z[:room].to(self._slots.dtype)
+            self.order = np.concatenate([self.order, order[:room]])
+        if room < len(z):
+            self._replace(z[room:], order[room:])
+
+    def rows(self) -> Tensor:
+        """The kept rows ``(m, d)`` in order of arrival."""
+        return self._slots[torch.from_numpy(np.argsort(self.order)).to(self._slots.device)]
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything needed to go on, by name."""
+        return {
+            "sample.rows": self.rows(),
+            "sample.order": torch.from_numpy(np.sort(self.order)),
+            "sample.seen": torch.tensor(self.seen),
+        }
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what :meth:`state` gave."""
+        self._slots = tensors["sample.rows"]
+        self.order = tensors["sample.order"].cpu().numpy()
+        self.seen = int(tensors["sample.seen"])
+
+    def _replace(self, z: Tensor, order: np.ndarray) -> None:
+        """Put those of the rows that have smaller keys in the place of those kept that have the largest."""
+        candidates = np.flatnonzero(_key(order) < _key(self.order).max())
+        if len(candidates):
+            keys = _key(np.concatenate([self.order, order[candidates]]))
+            kept = np.zeros(len(keys), dtype=bool)
+            kept[np.argpartition(keys, self.size - 1)[: self.size]] = True
+            free, incoming = np.flatnonzero(~kept[: self.size]), candidates[kept[self.size :]]
+            rows = z[torch.from_numpy(incoming).to(z.device)]
+            self._slots[torch.from_numpy(free).to(z.device)] = rows.to(self._slots.dtype)
+            self.order[free] = order[incoming]
+
+    def _grow(self, rows: int) -> None:
+        """Room for ``rows`` rows: doubled when full, so that single rows cost a constant time on average."""
+        have = len(self._slots)
+        if rows > have:
+            room = min(self.size, max(rows, 2 * have))
+            self._slots = torch.cat([self._slots, self._slots.new_zeros(room - have, self._slots.shape[1])])
+
+
+def _key(order: np.ndarray) -> np.ndarray:
+    keys: np.ndarray = order.astype(np.uint64) * _GOLDEN
+    return keys

@@ -1,0 +1,83 @@
+"""Saved adapters: one safetensors file with the tensors, and options and counters as JSON in its header."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from clip_tca.zero_shot import ZeroShotClassifier
+
+if TYPE_CHECKING:
+    from clip_tca.adapter import Adapter
+
+log = logging.getLogger("clip_tca")
+
+FORMAT = 1
+
+
+def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
+    """Write atomically: the file appears whole under its final name, or not at all."""
+    record = {
+        "format": FORMAT,
+        "class": type(adapter).__name__,
+        "options": {name: getattr(adapter, name) for name in adapter.options},
+        "counters": counters,
+        "shape": [adapter.classifier.dim, adapter.classifier.classes],
+        "classifier": adapter.classifier.fingerprint(),
+    }
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    try:
+        whole = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
+        save_file(whole, name, metadata={"clip_tca": json.dumps(record)})
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load_state(
+    path: Path, expected: str, classifier: ZeroShotClassifier, device: torch.device
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
+    """Options, counters and tensors of a saved adapter.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not a saved ``expected``, or belongs to another number of classes or dimensions.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; save an adapter there first")
+    try:
+        with safe_open(str(path), "pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        record = json.loads(metadata["clip_tca"])
+        kind, version, shape = record["class"], record["format"], tuple(record["shape"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
+    if kind != expected:
+        raise ValueError(f"{path}: holds a {kind}; use {kind}.load")
+    if version != FORMAT:
+        raise ValueError(f"{path}: format {version}, this version of clip-tca reads {FORMAT}; save it again")
+    if shape != (classifier.dim, classifier.classes):
+        raise ValueError(
+            f"{path}: made for {shape[1]} classes in {shape[0]} dimensions, but the classifier has "
+            f"{classifier.classes} in {classifier.dim}; use the classifier it was fitted with"
+        )
+    if record["classifier"] != classifier.fingerprint():
+        log.warning("%s was fitted with other class texts or another scale than the classifier given", path)
+    return record["options"], record["counters"], tensors

@@ -1,0 +1,296 @@
+"""Test-time Correlation Alignment (You, Lu and Huang, ICML 2025): LinearTCA and its non-linear form MLPTCA.
+
+From unlabeled test embeddings the most certain are picked (:mod:`clip_tca.pseudo_source`), and all are mapped so that
+their mean and covariance match those, z′ = (z − μ_t)W + μ̂_s (:mod:`clip_tca.alignment`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from clip_tca import alignment, mlp
+from clip_tca.adapter import Adapter, check_shrinkage, log, one_of, whole
+from clip_tca.embeddings import exact
+from clip_tca.pseudo_source import BALANCES, UNCERTAINTIES, Balance, PseudoSource, Uncertainty
+from clip_tca.sample import Sample
+from clip_tca.statistics import Moments, ledoit_wolf_shrinkage, shrink
+from clip_tca.zero_shot import ZeroShotClassifier
+
+Solver = Literal["gradient", "coral", "monge", "mean"]
+Shrinkage = Literal["auto"] | float
+SOLVERS: tuple[str, ...] = get_args(Solver)
+
+
+class _PseudoSourceAdapter(Adapter):
+    """What LinearTCA and MLPTCA share: running moments of all embeddings and the bank of the most certain."""
+
+    k: int
+    balance: Balance
+    uncertainty: Uncertainty
+
+    W_ = property(lambda self: self._learned("W"), doc="``(d, d)`` linear map W.")
+    mean_ = property(lambda self: self._learned("mean"), doc="``(d,)`` mean μ_t of the test embeddings.")
+    pseudo_source_mean_ = property(lambda self: self._learned("pseudo_source_mean"), doc="``(d,)`` its mean μ̂_s.")
+    pseudo_source_counts_ = property(
+        lambda self: self._learned("pseudo_source_counts"), doc="``(c,)`` its embeddings by predicted class."
+    )
+    covariance_ = property(lambda self: self._learned("covariance"), doc="``(d, d)`` Σ_t, shrunk as W takes it.")
+    pseudo_source_covariance_ = property(
+        lambda self: self._learned("pseudo_source_covariance"), doc="``(d, d)`` Σ̂_s, shrunk as W takes it."
+    )
+
+    def _uses_labels(self) -> bool:
+        return self.balance == "oracle"
+
+    def _check_options(self) -> None:
+        self._check_common()
+        if not whole(self.k, 1):
+            raise ValueError(f"k: {self.k!r}; a whole number of at least 1 is needed (20 is the default)")
+        one_of("balance", self.balance, BALANCES)
+        one_of("uncertainty", self.uncertainty, UNCERTAINTIES)
+
+    def _begin(self, device: torch.device, dtype: torch.dtype) -> None:
+        self._moments = Moments.empty(self.classifier.dim, device)
+        self._bank = PseudoSource(self.classifier, int(self.k), self.balance, self.uncertainty, device, dtype)
+
+    def _observe(self, z: Tensor, labels: Tensor | None) -> None:
+        self._moments.update(z)
+        self._bank.update(z, labels)
+
+    def _linear(self, solver: Solver, shrinkage: Shrinkage, steps: int = 20, lr: float = 1e-3) -> dict[str, Tensor]:
+        """W and the offset of z ↦ zW + offset, with the means and covariances of both sides from which W was solved."""
+        rows = self._bank.rows[self._bank.chosen()]
+        everything = len(rows) == self._moments.n
+        predicted = self.classifier.log_probabilities(rows).argmax(dim=1)
+        state = {"pseudo_source_counts": torch.bincount(predicted, minlength=self.classifier.classes)}
+        for name, moments in {"": self._moments, "pseudo_source_": Moments.of(rows)}.items():
+            amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
+            state[f"{name}mean"] = moments.mean.clone()
+            state[f"{name}covariance"] = shrink(moments.covariance(), amount)
+        sigmas = state["covariance"], state["pseudo_source_covariance"]
+        if solver == "mean" or everything or len(rows) < 2:
+            w = torch.eye(len(sigmas[0]), dtype=sigmas[0].dtype, device=sigmas[0].device)
+        elif solver == "gradient":
+            w = alignment.gradient(*sigmas, steps, lr)
+        else:
+            w = (alignment.coral if solver == "coral" else alignment.monge)(*sigmas)
+        return {**state, "W": w, "offset": state["pseudo_source_mean"] - state["mean"] @ w}
+
+    def _state(self) -> dict[str, Tensor]:
+        return {**self._moments.state(), **self._bank.state()}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        self._moments.restore(tensors)
+        self._bank.restore(tensors)
+
+    def _warn(self) -> None:
+        name, predicted, k = type(self).__name__, self._bank.predicted, self.k
+        never = int((predicted == 0).sum())
+        small = int(((predicted > 0) & (predicted < k)).sum())
+        if never:
+            log.warning(
+                "%s: %d of %d classes are never predicted and have no pseudo-source", name, never, len(predicted)
+            )
+        if small and self.balance != "global":
+            log.warning("%s: %d classes are predicted fewer than k = %d times and are taken whole", name, small, k)
+        if self._seen <= self.classifier.dim:
+            log.warning(
+                "%s: %d embeddings in %d dimensions leave directions without variance, which stay as they are",
+                name,
+                self._seen,
+                self.classifier.dim,
+            )
+
+
+class LinearTCA(_PseudoSourceAdapter):
+    """Linear map of all test embeddings onto the mean and covariance of the most certain ones.
+
+    The defaults need no labels and were chosen by the evidence in eval/defaults.md. The paper's method as printed is
+    :meth:`paper`, the public code's is :meth:`reference`.
+
+    Learned state: ``W_`` (d, d), ``mean_`` (d,), ``pseudo_source_mean_`` (d,), ``covariance_`` and
+    ``pseudo_source_covariance_`` (d, d), ``pseudo_source_counts_`` (c,), ``n_seen_``.
+    """
+
+    options = ("k", "balance", "uncertainty", "solver", "shrinkage", "steps", "lr", "normalize", "refresh")
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        *,
+        k: int = 20,
+        balance: Balance = "estimated",
+        uncertainty: Uncertainty = "distance",
+        solver: Solver = "monge",
+        shrinkage: Shrinkage = "auto",
+        steps: int = 20,
+        lr: float = 1e-3,
+        normalize: bool = True,
+        refresh: Literal["auto"] | int = "auto",
+    ) -> None:
+        """Store the options.
+
+        Args:
+            classifier: g, the zero-shot classifier.
+            k: Size of the pseudo-source: overall for ``global``, for each class for ``uniform``, of the largest class
+                for ``estimated`` and ``predicted``, of class 0 for ``oracle``.
+            balance: How classes share the pseudo-source (see :mod:`clip_tca.pseudo_source`).
+            uncertainty: ``"distance"`` (the paper's) or ``"entropy"`` (its code's).
+            solver: ``"monge"``, ``"coral"``, ``"gradient"`` or ``"mean"`` (shift only).
+            shrinkage: Of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit–Wolf) or a number.
+            steps: Adam steps of ``gradient``.
+            lr: Learning rate of ``gradient``.
+            normalize: Scale embeddings to unit length first, as CLIP does.
+            refresh: Images after which a stream solves again (see :mod:`clip_tca.adapter`).
+        """
+        self.classifier = classifier
+        self.k = k
+        self.balance = balance
+        self.uncertainty = uncertainty
+        self.solver = solver
+        self.shrinkage = shrinkage
+        self.steps = steps
+        self.lr = lr
+        self.normalize = normalize
+        self.refresh = refresh
+
+    @classmethod
+    def paper(cls, classifier: ZeroShotClassifier, k: int = 20, **options: Any) -> LinearTCA:
+        """As printed: the k most certain overall by ‖onehot − p‖², W by 20 gradient steps."""
+        return cls(classifier, **{"k": k, "balance": "global", "solver": "gradient", **options})
+
+    @classmethod
+    def reference(cls, classifier: ZeroShotClassifier, k: int = 20, **options: Any) -> LinearTCA:
+        """As the public code does it: entropy, ⌊k·nᵢ/n₀⌋ by **true** class counts. An oracle: ``fit(z, labels=…)``."""
+        fixed = {"k": k, "balance": "oracle", "uncertainty": "entropy", "solver": "gradient"}
+        return cls(classifier, **{**fixed, **options})
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        one_of("solver", self.solver, SOLVERS)
+        check_shrinkage(self.shrinkage)
+        check_descent(self.steps, self.lr)
+
+    def _solve(self) -> dict[str, Tensor]:
+        shrinkage = self.shrinkage if self.solver in ("coral", "monge") else 0.0
+        state = self._linear(self.solver, shrinkage, int(self.steps), float(self.lr))
+        text = self.classifier.scale * exact(self.classifier.text.to(state["W"].device)).T
+        return {**state, "weight": state["W"] @ text, "bias": state["offset"] @ text}
+
+    def _move(self, z: Tensor) -> Tensor:
+        return torch.addmm(self._solved("offset", z), z, self._solved("W", z))
+
+    def _score(self, z: Tensor) -> Tensor:
+        return torch.addmm(self._solved("bias", z), z, self._solved("weight", z))
+
+
+class MLPTCA(_PseudoSourceAdapter):
+    """A residual MLP in place of W: it starts at the identity and minimises mean and covariance distance.
+
+    First its linear part is set in closed form, then the perceptron by Adam (see :mod:`clip_tca.mlp`), on an evenly
+    spread sample of at most ``memory`` embeddings, always from the same seeded start.
+
+    Learned state: ``loss_`` and ``start_loss_`` (of the linear part alone), and, as LinearTCA, ``W_``, ``mean_``,
+    ``pseudo_source_mean_``, ``covariance_``, ``pseudo_source_covariance_``, ``pseudo_source_counts_``, ``n_seen_``.
+    """
+
+    options = (
+        "layers", "hidden", "k", "balance", "uncertainty", "steps", "lr", "seed", "memory", "normalize", "refresh"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        classifier: ZeroShotClassifier,
+        *,
+        layers: Literal[2, 3] = 2,
+        hidden: int | None = None,
+        k: int = 20,
+        balance: Balance = "estimated",
+        uncertainty: Uncertainty = "distance",
+        steps: int = 20,
+        lr: float = 1e-3,
+        seed: int = 0,
+        memory: int = 4096,
+        normalize: bool = True,
+        refresh: Literal["auto"] | int = "auto",
+    ) -> None:
+        """Store the options.
+
+        Args:
+            classifier: g, the zero-shot classifier.
+            layers: 2 or 3.
+            hidden: Width of the hidden layers; None is d.
+            k: As in :class:`LinearTCA`, and so are ``balance`` and ``uncertainty``.
+            balance: How classes share the pseudo-source.
+            uncertainty: ``"distance"`` or ``"entropy"``.
+            steps: Adam steps; 0 leaves the map at the identity.
+            lr: Learning rate.
+            seed: Of the first layers' weights.
+            memory: Rows on which the MLP is fitted.
+            normalize: Scale embeddings to unit length first, as CLIP does.
+            refresh: Images after which a stream solves again (see :mod:`clip_tca.adapter`).
+        """
+        self.classifier = classifier
+        self.layers = layers
+        self.hidden = hidden
+        self.k = k
+        self.balance = balance
+        self.uncertainty = uncertainty
+        self.steps = steps
+        self.lr = lr
+        self.seed = seed
+        self.memory = memory
+        self.normalize = normalize
+        self.refresh = refresh
+
+    loss_ = property(lambda self: float(self._learned("loss")), doc="Loss after fitting.")
+    start_loss_ = property(lambda self: float(self._learned("start_loss")), doc="Loss of its linear part alone.")
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        one_of("layers", self.layers, (2, 3))
+        if self.hidden is not None and not whole(self.hidden, 1):
+            raise ValueError(f"hidden: {self.hidden!r}; allowed are None (d) or a whole number of at least 1")
+        if not whole(self.memory, 2):
+            raise ValueError(f"memory: {self.memory!r}; a whole number of at least 2 is needed")
+        check_descent(self.steps, self.lr)
+
+    def _begin(self, device: torch.device, dtype: torch.dtype) -> None:
+        super()._begin(device, dtype)
+        self._rows = Sample(self.memory, self.classifier.dim, device, dtype)
+
+    def _observe(self, z: Tensor, labels: Tensor | None) -> None:
+        super()._observe(z, labels)
+        self._rows.update(z)
+
+    def _solve(self) -> dict[str, Tensor]:
+        state, rows, d = self._linear("monge", "auto"), self._rows.rows(), self.classifier.dim
+        steps = int(self.steps) if len(rows) > 1 else 0
+        if steps == 0:
+            state["W"], state["offset"] = torch.eye(d).to(state["W"]), torch.zeros_like(state["offset"])
+        mu, sigma = (state[f"pseudo_source_{name}"].to(rows.dtype) for name in ("mean", "covariance"))
+        moved = torch.addmm(state["offset"].to(rows.dtype), rows, state["W"].to(rows.dtype))
+        block = mlp.start(d, self.layers, self.hidden or d, self.seed, rows.device, rows.dtype)
+        before = mlp.distances(rows, mu, sigma)
+        frame, fitted, loss, start_loss = mlp.fit(moved, mu, sigma, before, block, steps, float(self.lr))
+        state |= {"centre": frame[0], "scale": frame[1], "loss": loss, "start_loss": start_loss}
+        return state | {f"mlp.{i}": parameter for i, parameter in enumerate(fitted)}
+
+    def _move(self, z: Tensor) -> Tensor:
+        frame = self._solved("centre", z), self._solved("scale", z)
+        moved = torch.addmm(self._solved("offset", z), z, self._solved("W", z))
+        return mlp.apply(moved, frame, [self._solved(f"mlp.{i}", z) for i in range(2 * self.layers)])
+
+    def _score(self, z: Tensor) -> Tensor:
+        return self.classifier.logits(self._move(z))
+
+
+def check_descent(steps: int, lr: float) -> None:
+    """Raise ValueError unless ``steps`` is a whole number ≥ 0 and ``lr`` a positive number."""
+    if not whole(steps, 0):
+        raise ValueError(f"steps: {steps!r}; a whole number of at least 0 is needed (20 is the default)")
+    if not (isinstance(lr, (int, float)) and 0 < lr < float("inf")):
+        raise ValueError(f"lr: {lr!r}; a positive number is needed (0.001 is the default)")

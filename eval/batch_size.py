@@ -1,0 +1,65 @@
+"""Streams at batch sizes 1 to 1024: the paper's batch-size experiment on stored embeddings.
+
+    python eval/batch_size.py EMBEDDINGS.safetensors [--output eval/batch_size.md]
+
+Each batch is predicted after the adapter has seen it and never later ones; images come in one seeded random order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+import torch
+
+from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
+from clip_tca.datasets.embedding_set import load
+
+SIZES = (1, 4, 16, 64, 256, 1024)
+
+
+def report(path: str) -> str:
+    """The whole page."""
+    data = load(path)
+    g = ZeroShotClassifier(data.text, data.scale)
+    lines = [
+        "# Streams: accuracy by batch size",
+        "",
+        "Printed by `python eval/batch_size.py pacs.safetensors --output eval/batch_size.md`. Accuracy (%) of the",
+        "predictions made on the way; `fit` is one fit on the whole domain. A stream that has ended has the state of",
+        "`fit`: what differs is only that early images were predicted from fewer.",
+        "",
+        "| method | domain | zero-shot | " + " | ".join(f"batch {size}" for size in SIZES) + " | fit |",
+        "|---" * (len(SIZES) + 4) + "|",
+    ]
+    for adapter in (LinearTCA, ConditionalTCA):
+        for name, (embeddings, labels) in data.domains.items():
+            order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+            z, y = embeddings[order], labels[order]
+            predictions = [g.predict(z)]
+            for size in SIZES:
+                tca = adapter(g)
+                predictions.append(torch.cat([tca.partial_fit(batch).predict(batch) for batch in z.split(size)]))
+            predictions.append(adapter(g).fit(z).predict(z))
+            cells = [f"{100 * (p == y).to(torch.float64).mean().item():.2f}" for p in predictions]
+            lines.append(f"| {adapter.__name__} | {name} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Print the page, or write it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("embeddings", help="safetensors file of stored embeddings")
+    parser.add_argument("--output", type=Path, help="write the page here instead of printing it")
+    options = parser.parse_args()
+    logging.getLogger("clip_tca").setLevel(logging.ERROR)
+    page = report(options.embeddings)
+    if options.output:
+        options.output.write_text(page, encoding="utf-8")
+    else:
+        print(page)
+
+
+if __name__ == "__main__":
+    main()

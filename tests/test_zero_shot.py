@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from clip_tca import ZeroShotClassifier
+
+
+def test_templates_are_normalised_averaged_and_normalised_again():
+    text = torch.tensor([[[3.0, 0.0], [0.0, 2.0]], [[0.0, 1.0], [0.0, 5.0]]])
+    g = ZeroShotClassifier(text)
+    half = 0.5**0.5
+    torch.testing.assert_close(g.text, torch.tensor([[half, half], [0.0, 1.0]]))
+
+
+def test_logits_are_scaled_similarities():
+    g = ZeroShotClassifier(np.array([[2.0, 0.0], [0.0, 3.0]]), scale=10)
+    np.testing.assert_allclose(g.logits(np.array([[0.6, 0.8]])), [[6.0, 8.0]])
+    assert g.predict(np.array([[0.6, 0.8]])).tolist() == [1]
+    np.testing.assert_allclose(g.probabilities(np.array([[0.6, 0.8]])).sum(), 1.0)
+
+
+def test_half_precision_rows_give_float32_logits():
+    g = ZeroShotClassifier(torch.eye(3))
+    assert g.logits(torch.eye(3).half()).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("text", "scale", "says"),
+    [
+        (torch.ones(4), 1.0, r"got shape \(4,\)"),
+        (torch.ones(1, 4), 1.0, "at least 2"),
+        (torch.ones(3, 4), 0.0, "positive"),
+        (torch.full((3, 4), float("nan")), 1.0, "3 of 3 rows"),
+        (torch.ones(3, 0), 1.0, "empty"),
+    ],
+)
+def test_bad_texts_are_refused(text, scale, says):
+    with pytest.raises(ValueError, match=says):
+        ZeroShotClassifier(text, scale)
+
+
+def test_whole_numbers_are_no_embeddings():
+    with pytest.raises(TypeError, match="int64"):
+        ZeroShotClassifier(torch.ones(3, 4, dtype=torch.int64))
+    with pytest.raises(TypeError, match="list"):
+        ZeroShotClassifier([[1.0, 0.0], [0.0, 1.0]])  # type: ignore[arg-type]
