@@ -7,11 +7,8 @@ Each batch is predicted after the adapter has seen it and never later ones; imag
 
 from __future__ import annotations
 
-import argparse
-import logging
-from pathlib import Path
-
 import torch
+from page import main
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.datasets.embedding_set import load
@@ -47,19 +44,5 @@ def report(path: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def main() -> None:
-    """Print the page, or write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("embeddings", help="safetensors file of stored embeddings")
-    parser.add_argument("--output", type=Path, help="write the page here instead of printing it")
-    options = parser.parse_args()
-    logging.getLogger("clip_tca").setLevel(logging.ERROR)
-    page = report(options.embeddings)
-    if options.output:
-        options.output.write_text(page, encoding="utf-8")
-    else:
-        print(page)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, report)

@@ -9,12 +9,10 @@ and a synthetic set of 65 classes with 37 images each. Labels serve for drawing 
 
 from __future__ import annotations
 
-import argparse
-import logging
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from page import main
 from torch import Tensor
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
@@ -169,19 +167,5 @@ def report(path: str) -> str:
     )
 
 
-def main() -> None:
-    """Print the page, or write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("embeddings", help="safetensors file of stored PACS embeddings")
-    parser.add_argument("--output", type=Path, help="write the page here instead of printing it")
-    options = parser.parse_args()
-    logging.getLogger("clip_tca").setLevel(logging.ERROR)
-    page = report(options.embeddings)
-    if options.output:
-        options.output.write_text(page, encoding="utf-8")
-    else:
-        print(page)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, report)

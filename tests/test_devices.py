@@ -6,13 +6,11 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from clip_tca import alignment, mlp
+from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier, alignment, mlp
 from clip_tca.embeddings import unit
 from clip_tca.gaussians import Gaussians, Head, SoftStatistics, least_move, matching_temperature
 from clip_tca.pseudo_source import uncertainty
 from clip_tca.statistics import Moments, coral_distance, ledoit_wolf_shrinkage, shrink
-from clip_tca.tca import LinearTCA
-from clip_tca.zero_shot import ZeroShotClassifier
 
 
 @pytest.fixture
@@ -22,10 +20,7 @@ def cuda():
 
 
 def classifier(device: str) -> ZeroShotClassifier:
-    """A classifier whose texts are on ``device``; its constructor looks at values, which fake tensors don't have."""
-    g = object.__new__(ZeroShotClassifier)
-    g.text, g.scale = torch.randn(3, 8, device=device), 50.0
-    return g
+    return ZeroShotClassifier(torch.randn(3, 8, device=device), scale=50.0)
 
 
 def on_cuda(*tensors: torch.Tensor) -> None:
@@ -85,11 +80,20 @@ def test_gaussians(cuda):
     on_cuda(scores, head.logits(z), temperature, *least_move(head, g))
 
 
-def test_a_solved_map_is_used_on_the_device_of_the_rows(cuda):
-    """The state was learned on the CPU; the rows are on the GPU."""
-    tca = LinearTCA(classifier("cpu"))
-    tca._cast = {}
-    w = torch.eye(8, dtype=torch.float64)
-    tca._solution = {"W": w, "offset": w[0], "weight": w[:, :3], "bias": w[0, :3]}
-    z = torch.randn(20, 8, device="cuda")
-    on_cuda(tca._move(z), tca._score(z))
+@pytest.mark.parametrize("adapter", [LinearTCA, MLPTCA, ConditionalTCA])
+def test_a_map_learned_on_the_cpu_serves_rows_on_the_gpu(adapter, shifted):
+    tca = adapter(shifted.g).fit(shifted.z)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        z = torch.randn(20, 24, device="cuda", dtype=torch.float16)
+        moved, logits, labels = tca.transform(z), tca.logits(z), tca.predict(z)
+    on_cuda(moved, logits, labels)
+    assert moved.dtype == torch.float16
+
+
+@pytest.mark.parametrize("text_device", ["cpu", "cuda"])
+def test_conditional_from_end_to_end(cuda, text_device):
+    """No step of it looks at a value, so all of it runs on the fake device; LinearTCA's selection can't."""
+    z = torch.randn(5000, 8, device="cuda", dtype=torch.bfloat16)
+    tca = ConditionalTCA(classifier(text_device)).fit(z)
+    tca.partial_fit(z[:3])
+    on_cuda(tca.transform(z), tca.probabilities(z), tca.predict(z), tca.W_, tca.counts_, tca.means_)
