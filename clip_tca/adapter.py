@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.embeddings import CHUNK, Array, check_labels, check_rows, compute_dtype, like, to_tensor, unit
+from clip_tca.embeddings import CHUNK, Array, check_labels, check_rows, compute_dtype, is_fake, like, to_tensor, unit
 from clip_tca.zero_shot import ZeroShotClassifier
 
 log = logging.getLogger("clip_tca")
@@ -55,6 +55,7 @@ class Adapter(ABC):
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
+    @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside
     def fit(self: A, z: Tensor | np.ndarray, labels: Tensor | np.ndarray | list[int] | None = None) -> A:
         """Adapt to all test embeddings ``z`` ``(n, d)`` at once; an earlier fit is forgotten.
 
@@ -78,8 +79,11 @@ class Adapter(ABC):
             self.__dict__ = before
             raise
         self._warn()
+        if not is_fake(rows) and torch.equal(rows, rows[:1].expand_as(rows)):
+            log.warning("%s: all %d embeddings are identical", type(self).__name__, len(rows))
         return self
 
+    @torch.inference_mode(False)
     def partial_fit(self: A, batch: Tensor | np.ndarray) -> A:
         """Add the next images of a stream, ``(n, d)`` with n ≥ 1. Everything seen so far counts the same."""
         rows = self._checked(batch)
@@ -113,7 +117,11 @@ class Adapter(ABC):
         return like(torch.cat([self._score(self._prepared(part)) for part in rows.split(CHUNK)]), z)
 
     def predict(self, z: Array) -> Array:
-        """Predicted classes ``(n,)`` after adaptation."""
+        """Predicted classes ``(n,)`` after adaptation.
+
+        In a stream, a batch no larger than the last one may be read with a map up to ``refresh`` images old; anything
+        larger, ``W_`` or :meth:`save` bring it up to date first.
+        """
         return like(to_tensor(self.logits(z)).argmax(dim=1), z)
 
     # -- saving --------------------------------------------------------------------------------------------------------
@@ -185,6 +193,9 @@ class Adapter(ABC):
     # -- shared work ---------------------------------------------------------------------------------------------------
 
     def _checked(self, z: Tensor | np.ndarray) -> Tensor:
+        if not isinstance(self.classifier, ZeroShotClassifier):
+            kind = type(self.classifier).__name__
+            raise TypeError(f"classifier: expected a ZeroShotClassifier, got {kind}; use ZeroShotClassifier(text)")
         rows = to_tensor(z)
         check_rows(rows, self.classifier.dim)
         return rows
@@ -220,6 +231,7 @@ class Adapter(ABC):
         if self._pending or not self._solution:
             self._solve_now()
 
+    @torch.inference_mode(False)
     def _solve_now(self) -> None:
         self._solution = self._solve()
         self._cast.clear()

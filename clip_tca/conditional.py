@@ -23,9 +23,11 @@ so soft counts, class sums and the total scatter are sufficient. What keeps it f
   What remains of the same effect in the final classifier, E‖m_c‖² too large by d/n_c, is put back into its bias.
 * **Means as far as they are known.** κ, the ratio of variance within classes to variance between them, counts as so
   many images at the mean of all (empirical Bayes). With few noisy images the Gaussians fade and zero-shot speaks.
-* **Shrinkage**: S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(n+d)): a prior worth d observations, never under 0.3.
+* **Shrinkage**: S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)): a prior worth d/2 images, never under 0.3.
 * **Priors that can't run away**: π_c counts only what both witnesses agree on, π_c ∝ 1 + Σᵢ q_ic p⁰_ic. A class that is
-  absent collects soft counts by mistake, but hardly any zero-shot support; n_c alone would feed on itself.
+  absent collects soft counts by mistake, but hardly any zero-shot support; n_c alone would feed on itself. The prior
+  enters as γ log π_c with γ = 2 + log Σπ_c² / log c: 1 where classes are equally frequent, towards 2 where one
+  dominates and the mistakes about it outnumber the images of the others.
 * **Too few images**: below max(32, 4c) images the Gaussians say nothing; zero-shot is kept.
 
 In d dimensions (1) is far too sure of itself, so the final logits are divided by one temperature, chosen so that the
@@ -152,10 +154,7 @@ class ConditionalTCA(Adapter):
         self._sample.restore(tensors)
 
     def _warn(self) -> None:
-        if self._seen < fewest(self.classifier.classes):
-            log.warning(
-                "ConditionalTCA: %d images for %d classes; below %d the zero-shot classifier is kept",
-                self._seen,
-                self.classifier.classes,
-                fewest(self.classifier.classes),
-            )
+        images, classes = min(self._seen, self._sample.size), self.classifier.classes
+        if images < fewest(classes):
+            least = fewest(classes)
+            log.warning("ConditionalTCA: %d images of %d classes; below %d zero-shot is kept", images, classes, least)

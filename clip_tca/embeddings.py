@@ -59,8 +59,8 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
         raise ValueError(
             f"{name}: dimension {z.shape[1]}, but the class texts have {dim}; both must come from the same model"
         )
-    if z.is_meta or type(z).__name__ == "FakeTensor":
-        return  # shapes and devices without values, as when tracing
+    if is_fake(z):
+        return
     bad = torch.cat([(~torch.isfinite(part)).any(dim=1) for part in z.split(CHUNK)])
     if bool(bad.any()):
         rows = bad.nonzero()[:, 0].tolist()
@@ -70,13 +70,21 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
         )
 
 
+def is_fake(z: Tensor) -> bool:
+    """Whether ``z`` has a shape and a device but no values to look at, as when tracing."""
+    return z.is_meta or type(z).__name__ == "FakeTensor"
+
+
 def check_labels(labels: Tensor | np.ndarray | list[int], n: int, classes: int, device: torch.device) -> Tensor:
     """Class indices ``(n,)`` as int64 on ``device``.
 
     Raises:
         ValueError: If there are not ``n`` whole numbers from 0 to ``classes - 1``.
     """
-    y = labels.detach() if isinstance(labels, Tensor) else torch.as_tensor(np.asarray(labels))
+    try:
+        y = labels.detach() if isinstance(labels, Tensor) else torch.as_tensor(np.asarray(labels))
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"labels: not a vector of numbers; use whole numbers from 0 to {classes - 1}") from None
     if y.ndim != 1 or len(y) != n:
         raise ValueError(f"labels: shape {tuple(y.shape)}, but there are {n} embeddings; one label for each is needed")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -105,8 +113,10 @@ def exact(z: Tensor) -> Tensor:
 def unit(z: Tensor) -> Tensor:
     """Rows scaled to length one; a row of zeros stays zero."""
     z = z.to(compute_dtype(z.dtype))
-    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=exact_dtype(z.device))
-    return z / torch.where(length > 0, length, 1.0).to(z.dtype)
+    peak = z.abs().amax(dim=-1, keepdim=True)  # out first: squares of very large or small numbers don't fit
+    z = z / torch.where(peak > 0, peak, 1.0)
+    length: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    return z / length.clamp_min(1.0)
 
 
 def chunks(z: Tensor) -> Iterator[Tensor]:

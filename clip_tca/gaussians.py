@@ -5,6 +5,7 @@ The derivation, with the numbered equations used here, is in :mod:`clip_tca.cond
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,7 +65,7 @@ def gaussian_head(
     if n < fewest(classifier.classes):
         means = soft.sums / (soft.counts + FEWEST_PRIOR_IMAGES)[:, None] + moments.mean
         return Head(text, torch.zeros_like(text[0]), soft.counts, means, torch.ones_like(text[0, 0]))
-    amount = max(0.3, d / (n + d)) if shrinkage == "auto" else float(shrinkage)
+    amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
     for _ in range(rounds):
         fitted, soft = Gaussians.fit(moments, soft, amount), SoftStatistics.empty(moments, classifier.classes)
         length = torch.zeros_like(moments.quartics)
@@ -137,7 +138,7 @@ class Gaussians:
         prior_images: ``()`` κ.
         means: ``(c, d)`` class means m_c about the centre.
         whiten: ``(d, d)`` R with RᵀR = S⁻¹, lower triangular.
-        log_prior: ``(c,)`` log π_c.
+        log_prior: ``(c,)`` γ log π_c.
     """
 
     centre: Tensor
@@ -165,10 +166,11 @@ class Gaussians:
         identity = torch.eye(d, dtype=within.dtype, device=within.device)
         whiten = torch.linalg.solve_triangular(torch.linalg.cholesky(within), identity, upper=False)
         prior = (soft.support + 1) / (soft.support.sum() + len(totals))
-        return cls(moments.mean, totals, kappa, means, whiten, prior.log())
+        strength = 2 + prior.square().sum().log() / math.log(len(totals))
+        return cls(moments.mean, totals, kappa, means, whiten, strength * prior.log())
 
     def leave_one_out(self, z: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
-        """log N(zᵢ; m_c without zᵢ, S) + log π_c ``(n, c)``, and ‖zᵢ − centre‖² in the metric S⁻¹ ``(n,)``."""
+        """log N(zᵢ; m_c without zᵢ, S) + γ log π_c ``(n, c)``, and ‖zᵢ − centre‖² in the metric S⁻¹ ``(n,)``."""
         means = self.means @ self.whiten.T
         white = (z - self.centre.to(z.dtype)) @ self.whiten.T.to(z.dtype)  # the dear product: in the rows' own dtype
         lengths = exact(white.square().sum(dim=1))
@@ -176,7 +178,7 @@ class Gaussians:
         return self.log_prior - 0.5 * distance / (1 - posterior / self.totals).square(), lengths
 
     def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Final means ``(c, d)``, weight ``(d, c)`` and bias ``(c,)`` of log N(z; m_c, S) + log π_c.
+        """Final means ``(c, d)``, weight ``(d, c)`` and bias ``(c,)`` of log N(z; m_c, S) + γ log π_c.
 
         Weight and bias take rows that are not centred. ``length`` is the mean of the lengths of :meth:`leave_one_out`:
         about ``length``/n_c of the squared length of an estimated mean is noise.

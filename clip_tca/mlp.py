@@ -80,7 +80,7 @@ def fit(
         optimizer = torch.optim.Adam(live, lr=lr)
         for step in range(steps + 1):
             loss = (distances(apply(z, place, live), mu, sigma) / before).sum()
-            losses.append(loss.detach())
+            losses.append(loss.detach().nan_to_num(nan=float("inf")))
             better = losses[-1] <= torch.stack(losses).min()
             best = [torch.where(better, new.detach(), old) for new, old in zip(live, best, strict=True)]
             if step < steps:

@@ -33,7 +33,10 @@ UNCERTAINTIES: tuple[str, ...] = get_args(Uncertainty)
 
 _FIELDS = ("rows", "score", "group", "worst", "predicted", "labels")
 
-ESTIMATE_ROWS = 2048
+LARGEST = 20
+"""The largest k that ``"auto"`` gives: a fifth of the largest predicted class, but 10 to 20."""
+
+ESTIMATE_ROWS = 8192
 """Rows from which ``estimated`` class counts are taken (or 8 for each class, if that is more)."""
 
 
@@ -94,7 +97,7 @@ class PseudoSource:
     def __init__(
         self,
         classifier: ZeroShotClassifier,
-        k: int,
+        k: Literal["auto"] | int,
         balance: Balance,
         kind: Uncertainty,
         device: torch.device,
@@ -102,7 +105,8 @@ class PseudoSource:
     ) -> None:
         """An empty bank; ``kind`` is the uncertainty, rows are kept in ``dtype`` on ``device``."""
         c, d = classifier.classes, classifier.dim
-        self.classifier, self.k, self.balance, self.kind = classifier, k, balance, kind
+        self.classifier, self.balance, self.kind = classifier, balance, kind
+        self.auto, self.k = k == "auto", LARGEST if k == "auto" else k
         groups = 1 if balance == "global" else c
         self.predicted = torch.zeros(c, dtype=torch.int64, device=device)
         self.rows = torch.zeros(0, d, device=device, dtype=dtype)
@@ -134,17 +138,22 @@ class PseudoSource:
         """Indices into :attr:`rows` of what belongs to the pseudo-source of all rows seen so far."""
         return select(self.score, self.group, self.quota())
 
+    def size(self) -> int:
+        """k: as given, or by the size of the largest predicted class."""
+        return min(self.k, max(10, int(self.predicted.max()) // 5)) if self.auto else self.k
+
     def quota(self) -> Tensor:
         """How many embeddings of each group belong to the pseudo-source, where there are as many."""
+        k = self.size()
         if self.balance == "predicted":
-            return proportional(self.predicted, self.k)
+            return proportional(self.predicted, k)
         if self.balance == "oracle":
-            return reference_quota(self.labels, len(self.predicted), self.k)
+            return reference_quota(self.labels, len(self.predicted), k)
         if self.sample is not None:
             rows = self.sample.rows()
             head = gaussian_head(rows, self.classifier, rounds=5)
-            return proportional(torch.bincount(head.logits(rows).argmax(dim=1), minlength=len(self.predicted)), self.k)
-        return torch.full_like(self.worst, self.k, dtype=torch.int64)
+            return proportional(torch.bincount(head.logits(rows).argmax(dim=1), minlength=len(self.predicted)), k)
+        return torch.full_like(self.worst, k, dtype=torch.int64)
 
     def state(self) -> dict[str, Tensor]:
         """Everything needed to go on, by name."""

@@ -45,19 +45,19 @@ class Sample:
         """The kept rows ``(m, d)`` in order of arrival."""
         return self._slots[torch.from_numpy(np.argsort(self.order)).to(self._slots.device)]
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self, prefix: str = "sample") -> dict[str, Tensor]:
         """Everything needed to go on, by name."""
         return {
-            "sample.rows": self.rows(),
-            "sample.order": torch.from_numpy(np.sort(self.order)),
-            "sample.seen": torch.tensor(self.seen),
+            f"{prefix}.rows": self.rows(),
+            f"{prefix}.order": torch.from_numpy(np.sort(self.order)),
+            f"{prefix}.seen": torch.tensor(self.seen),
         }
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor], prefix: str = "sample") -> None:
         """Put back what :meth:`state` gave."""
-        self._slots = tensors["sample.rows"]
-        self.order = tensors["sample.order"].cpu().numpy()
-        self.seen = int(tensors["sample.seen"])
+        self._slots = tensors[f"{prefix}.rows"]
+        self.order = tensors[f"{prefix}.order"].cpu().numpy()
+        self.seen = int(tensors[f"{prefix}.seen"])
 
     def _replace(self, z: Tensor, order: np.ndarray) -> None:
         """Put those of the rows that have smaller keys in the place of those kept that have the largest."""

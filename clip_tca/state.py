@@ -40,7 +40,7 @@ def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counter
     os.close(handle)
     try:
         whole = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
-        save_file(whole, name, metadata={"clip_tca": json.dumps(record)})
+        save_file(whole, name, metadata={"clip_tca": json.dumps(record, default=int)})
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)

@@ -50,7 +50,7 @@ class Moments:
 
     def update(self, z: Tensor) -> None:
         """Add the rows of ``z`` ``(n, d)``, any number of them."""
-        for part in chunks(z):
+        for part in chunks(z) if len(z) else ():
             mean = part.mean(dim=0)
             x = part - mean
             squares = (x * x).sum(dim=1)

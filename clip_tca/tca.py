@@ -27,7 +27,7 @@ SOLVERS: tuple[str, ...] = get_args(Solver)
 class _PseudoSourceAdapter(Adapter):
     """What LinearTCA and MLPTCA share: running moments of all embeddings and the bank of the most certain."""
 
-    k: int
+    k: Literal["auto"] | int
     balance: Balance
     uncertainty: Uncertainty
 
@@ -47,14 +47,15 @@ class _PseudoSourceAdapter(Adapter):
 
     def _check_options(self) -> None:
         self._check_common()
-        if not whole(self.k, 1):
-            raise ValueError(f"k: {self.k!r}; a whole number of at least 1 is needed (20 is the default)")
+        if self.k != "auto" and not whole(self.k, 1):
+            raise ValueError(f"k: {self.k!r}; allowed are 'auto' or a whole number of at least 1")
         one_of("balance", self.balance, BALANCES)
         one_of("uncertainty", self.uncertainty, UNCERTAINTIES)
 
     def _begin(self, device: torch.device, dtype: torch.dtype) -> None:
         self._moments = Moments.empty(self.classifier.dim, device)
-        self._bank = PseudoSource(self.classifier, int(self.k), self.balance, self.uncertainty, device, dtype)
+        k = self.k if self.k == "auto" else int(self.k)
+        self._bank = PseudoSource(self.classifier, k, self.balance, self.uncertainty, device, dtype)
 
     def _observe(self, z: Tensor, labels: Tensor | None) -> None:
         self._moments.update(z)
@@ -63,15 +64,16 @@ class _PseudoSourceAdapter(Adapter):
     def _linear(self, solver: Solver, shrinkage: Shrinkage, steps: int = 20, lr: float = 1e-3) -> dict[str, Tensor]:
         """W and the offset of z ↦ zW + offset, with the means and covariances of both sides from which W was solved."""
         rows = self._bank.rows[self._bank.chosen()]
-        everything = len(rows) == self._moments.n
-        predicted = self.classifier.log_probabilities(rows).argmax(dim=1)
+        source = Moments.of(rows) if len(rows) else self._moments  # nothing selected: nothing changes
+        everything = source.n == self._moments.n
+        predicted = self.classifier.predict(rows) if len(rows) else self._bank.group[:0]
         state = {"pseudo_source_counts": torch.bincount(predicted, minlength=self.classifier.classes)}
-        for name, moments in {"": self._moments, "pseudo_source_": Moments.of(rows)}.items():
+        for name, moments in {"": self._moments, "pseudo_source_": source}.items():
             amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
             state[f"{name}mean"] = moments.mean.clone()
             state[f"{name}covariance"] = shrink(moments.covariance(), amount)
         sigmas = state["covariance"], state["pseudo_source_covariance"]
-        if solver == "mean" or everything or len(rows) < 2:
+        if solver == "mean" or everything or source.n < 2:
             w = torch.eye(len(sigmas[0]), dtype=sigmas[0].dtype, device=sigmas[0].device)
         elif solver == "gradient":
             w = alignment.gradient(*sigmas, steps, lr)
@@ -87,22 +89,18 @@ class _PseudoSourceAdapter(Adapter):
         self._bank.restore(tensors)
 
     def _warn(self) -> None:
-        name, predicted, k = type(self).__name__, self._bank.predicted, self.k
+        name, predicted, k, d = type(self).__name__, self._bank.predicted, self._bank.size(), self.classifier.dim
+        chosen = int(self._solution["pseudo_source_counts"].sum())
         never = int((predicted == 0).sum())
         small = int(((predicted > 0) & (predicted < k)).sum())
         if never:
-            log.warning(
-                "%s: %d of %d classes are never predicted and have no pseudo-source", name, never, len(predicted)
-            )
+            log.warning("%s: %d of %d classes are never predicted: no pseudo-source", name, never, len(predicted))
         if small and self.balance != "global":
-            log.warning("%s: %d classes are predicted fewer than k = %d times and are taken whole", name, small, k)
-        if self._seen <= self.classifier.dim:
-            log.warning(
-                "%s: %d embeddings in %d dimensions leave directions without variance, which stay as they are",
-                name,
-                self._seen,
-                self.classifier.dim,
-            )
+            log.warning("%s: %d classes are predicted fewer than k = %d times", name, small, k)
+        if chosen in (0, self._seen):
+            log.warning("%s: the pseudo-source is all or nothing of the %d embeddings: no change", name, self._seen)
+        if self._seen <= d:
+            log.warning("%s: %d embeddings say little about a covariance in %d dimensions", name, self._seen, d)
 
 
 class LinearTCA(_PseudoSourceAdapter):
@@ -121,7 +119,7 @@ class LinearTCA(_PseudoSourceAdapter):
         self,
         classifier: ZeroShotClassifier,
         *,
-        k: int = 20,
+        k: Literal["auto"] | int = "auto",
         balance: Balance = "estimated",
         uncertainty: Uncertainty = "distance",
         solver: Solver = "monge",
@@ -136,7 +134,8 @@ class LinearTCA(_PseudoSourceAdapter):
         Args:
             classifier: g, the zero-shot classifier.
             k: Size of the pseudo-source: overall for ``global``, for each class for ``uniform``, of the largest class
-                for ``estimated`` and ``predicted``, of class 0 for ``oracle``.
+                for ``estimated`` and ``predicted``, of class 0 for ``oracle``. ``"auto"`` is a fifth of the largest
+                predicted class, but 10 to 20.
             balance: How classes share the pseudo-source (see :mod:`clip_tca.pseudo_source`).
             uncertainty: ``"distance"`` (the paper's) or ``"entropy"`` (its code's).
             solver: ``"monge"``, ``"coral"``, ``"gradient"`` or ``"mean"`` (shift only).
@@ -159,12 +158,18 @@ class LinearTCA(_PseudoSourceAdapter):
 
     @classmethod
     def paper(cls, classifier: ZeroShotClassifier, k: int = 20, **options: Any) -> LinearTCA:
-        """As printed: the k most certain overall by ‖onehot − p‖², W by 20 gradient steps."""
+        """As printed: the k most certain **overall** by ‖onehot − p‖², W by 20 gradient steps.
+
+        The paper tunes k between 5 and 300. With few, a single class can fill the pseudo-source.
+        """
         return cls(classifier, **{"k": k, "balance": "global", "solver": "gradient", **options})
 
     @classmethod
     def reference(cls, classifier: ZeroShotClassifier, k: int = 20, **options: Any) -> LinearTCA:
-        """As the public code does it: entropy, ⌊k·nᵢ/n₀⌋ by **true** class counts. An oracle: ``fit(z, labels=…)``."""
+        """As the public code does it: entropy, ⌊k·nᵢ/n₀⌋ by **true** class counts. An oracle: ``fit(z, labels=…)``.
+
+        Embeddings are scaled to unit length as CLIP's are; that code has raw features (``normalize=False``).
+        """
         fixed = {"k": k, "balance": "oracle", "uncertainty": "entropy", "solver": "gradient"}
         return cls(classifier, **{**fixed, **options})
 
@@ -207,7 +212,7 @@ class MLPTCA(_PseudoSourceAdapter):
         *,
         layers: Literal[2, 3] = 2,
         hidden: int | None = None,
-        k: int = 20,
+        k: Literal["auto"] | int = "auto",
         balance: Balance = "estimated",
         uncertainty: Uncertainty = "distance",
         steps: int = 20,
@@ -251,7 +256,9 @@ class MLPTCA(_PseudoSourceAdapter):
 
     def _check_options(self) -> None:
         super()._check_options()
-        one_of("layers", self.layers, (2, 3))
+        one_of("layers", self.layers if whole(self.layers, 2) else str(self.layers), (2, 3))
+        if not whole(self.seed, 0):
+            raise ValueError(f"seed: {self.seed!r}; a whole number of at least 0 is needed")
         if self.hidden is not None and not whole(self.hidden, 1):
             raise ValueError(f"hidden: {self.hidden!r}; allowed are None (d) or a whole number of at least 1")
         if not whole(self.memory, 2):
@@ -265,6 +272,13 @@ class MLPTCA(_PseudoSourceAdapter):
     def _observe(self, z: Tensor, labels: Tensor | None) -> None:
         super()._observe(z, labels)
         self._rows.update(z)
+
+    def _state(self) -> dict[str, Tensor]:
+        return {**super()._state(), **self._rows.state("rows")}
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        super()._restore(tensors)
+        self._rows.restore(tensors, "rows")
 
     def _solve(self) -> dict[str, Tensor]:
         state, rows, d = self._linear("monge", "auto"), self._rows.rows(), self.classifier.dim

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.embeddings import CHUNK, Array, check_rows, chunks, compute_dtype, exact, like, to_tensor, unit
+from clip_tca.embeddings import CHUNK, Array, check_rows, chunks, compute_dtype, exact, is_fake, like, to_tensor, unit
 
 
 class ZeroShotClassifier:
@@ -33,7 +33,10 @@ class ZeroShotClassifier:
         check_rows(rows.flatten(0, -2), name="text")
         if rows.shape[-2] < 2:
             raise ValueError(f"text: {rows.shape[-2]} class; at least 2 are needed to classify")
-        if not 0 < float(scale) < float("inf"):
+        empty = (rows == 0).all(dim=-1).reshape(-1)
+        if not is_fake(rows) and bool(empty.any()):
+            raise ValueError(f"text: row {int(empty.nonzero()[0, 0])} is all zeros; every class needs a text embedding")
+        if not (isinstance(scale, (int, float, np.number)) and 0 < scale < float("inf")):
             raise ValueError(f"scale: {scale}; a positive number is needed (100 for OpenAI's CLIP)")
         exact_rows = unit(exact(rows))
         mean = exact_rows.mean(dim=0) if rows.ndim == 3 else exact_rows

@@ -121,6 +121,7 @@ def test_save_and_load_go_on_where_they_were(make, shifted, tmp_path):
     for one in (adapter, loaded):
         one.partial_fit(shifted.z[half:])
     torch.testing.assert_close(loaded.W_, adapter.W_, rtol=0, atol=1e-9)
+    torch.testing.assert_close(loaded.transform(shifted.z), adapter.transform(shifted.z), rtol=0, atol=1e-6)
     assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]
 
 
@@ -191,6 +192,7 @@ def test_labels_are_checked_even_where_they_are_not_used(make, shifted):
         (shifted.y[:-1], "there are 240 embeddings"),
         (shifted.y + 1, "allowed are 0 to 3"),
         (shifted.y.float(), "whole numbers"),
+        (["dog"] * 240, "not a vector of numbers"),
     ):
         with pytest.raises(ValueError, match=says):
             make(shifted.g).fit(shifted.z, labels=labels)
@@ -211,7 +213,7 @@ def test_using_before_fitting_says_what_to_do(make, shifted):
 @pytest.mark.parametrize(
     ("cls", "options", "says"),
     [
-        (LinearTCA, {"k": 0}, "k: 0; a whole number of at least 1"),
+        (LinearTCA, {"k": 0}, "k: 0; allowed are 'auto' or a whole number of at least 1"),
         (LinearTCA, {"k": 2.5}, "k: 2.5"),
         (LinearTCA, {"balance": "fair"}, "'fair'; allowed are estimated, global, uniform, predicted, oracle"),
         (LinearTCA, {"uncertainty": "margin"}, "allowed are distance, entropy"),
@@ -221,6 +223,8 @@ def test_using_before_fitting_says_what_to_do(make, shifted):
         (LinearTCA, {"lr": 0}, "lr: 0"),
         (LinearTCA, {"refresh": 0}, "refresh: 0"),
         (MLPTCA, {"layers": 4}, "layers: 4; allowed are 2, 3"),
+        (MLPTCA, {"layers": 2.0}, "layers: '2.0'; allowed are 2, 3"),
+        (MLPTCA, {"seed": 1.5}, "seed: 1.5"),
         (MLPTCA, {"hidden": 0}, "hidden: 0"),
         (MLPTCA, {"memory": 1}, "memory: 1"),
         (ConditionalTCA, {"rounds": 0}, "rounds: 0"),
@@ -243,6 +247,39 @@ def test_the_oracle_refuses_to_run_without_labels(shifted):
             call(shifted.z)
     with pytest.raises(ValueError, match="none is 0"):
         LinearTCA.reference(shifted.g).fit(shifted.z, labels=shifted.y.clamp_min(1))
+
+
+@every
+def test_what_is_learned_inside_inference_mode_goes_on_outside(make, shifted):
+    with torch.inference_mode():
+        adapter = make(shifted.g).fit(shifted.z[:100].clone())
+        adapter.transform(shifted.z)
+    adapter.partial_fit(shifted.z[100:])
+    torch.testing.assert_close(adapter.W_, make(shifted.g).fit(shifted.z).W_, rtol=0, atol=1e-7)
+
+
+@every
+def test_numbers_of_any_size_are_the_same_directions(make, shifted):
+    z = shifted.z.double()
+    expected = make(shifted.g).fit(z).predict(z)
+    for factor in (1e200, 1e-200):
+        assert torch.equal(make(shifted.g).fit(z * factor).predict(z * factor), expected)
+
+
+def test_texts_must_be_wrapped(shifted):
+    with pytest.raises(TypeError, match=r"expected a ZeroShotClassifier, got Tensor; use ZeroShotClassifier\(text\)"):
+        LinearTCA(shifted.g.text).fit(shifted.z)
+
+
+def test_numpy_numbers_are_options_too(shifted, tmp_path):
+    LinearTCA(shifted.g, k=np.int64(7)).fit(shifted.z).save(tmp_path / "x.safetensors")
+    assert LinearTCA.load(tmp_path / "x.safetensors", shifted.g).k == 7
+
+
+def test_an_oracle_that_selects_nothing_changes_nothing(shifted):
+    z = shifted.z[shifted.g.predict(shifted.z) != 0]
+    tca = LinearTCA.reference(shifted.g).fit(z, labels=torch.zeros(len(z), dtype=torch.int64))
+    torch.testing.assert_close(tca.transform(z), z, rtol=0, atol=1e-6)
 
 
 @every
@@ -279,12 +316,18 @@ def test_strange_but_legal_data_stay_finite(make, shifted):
 
 def test_what_the_user_should_know_is_logged(shifted, caplog):
     with caplog.at_level(logging.WARNING, "clip_tca"):
-        LinearTCA(shifted.g).fit(shifted.z[shifted.g.predict(shifted.z) == 0][:10])
+        LinearTCA(shifted.g, k=20).fit(shifted.z[shifted.g.predict(shifted.z) == 0][:10])
         ConditionalTCA(shifted.g).fit(shifted.z[:10])
     assert "3 of 4 classes are never predicted" in caplog.text
     assert "1 classes are predicted fewer than k = 20 times" in caplog.text
-    assert "10 embeddings in 24 dimensions" in caplog.text
-    assert "below 32 the zero-shot classifier is kept" in caplog.text
+    assert "all or nothing of the 10 embeddings: no change" in caplog.text
+    assert "10 embeddings say little about a covariance in 24 dimensions" in caplog.text
+    assert "below 32 zero-shot is kept" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "clip_tca"):
+        ConditionalTCA(shifted.g, memory=20).fit(shifted.z[:1].repeat(200, 1))
+    assert "20 images of 4 classes" in caplog.text
+    assert "all 200 embeddings are identical" in caplog.text
 
 
 @every

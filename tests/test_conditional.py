@@ -113,10 +113,9 @@ def test_prior_images_are_variance_within_over_between(generator, spread):
 @pytest.mark.parametrize("images", [5, 12, 37])
 def test_few_images_of_65_classes(images, dim):
     data = Shifted(classes=65, dim=dim, images=images)
-    assert (
-        accuracy(ConditionalTCA(data.g).fit(data.z).predict(data.z), data.y)
-        > accuracy(data.g.predict(data.z), data.y) - 1
-    )
+    before = accuracy(data.g.predict(data.z), data.y)
+    after = accuracy(ConditionalTCA(data.g).fit(data.z).predict(data.z), data.y)
+    assert after > before - 100 * (0.25 / len(data.y)) ** 0.5  # one standard error of an accuracy
 
 
 def test_too_few_images_keep_zero_shot(wide):

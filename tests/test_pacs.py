@@ -56,19 +56,32 @@ def test_the_paper_s_equation_collapses_and_the_public_code_needs_its_leak(pacs)
 
 
 def test_conditional_gains_most(pacs):
-    """Figures of an independent trial: 97.4 / 87.6 / 83.3; ours may differ by a point."""
+    """Figures of an independent trial, without our priors: 97.4 / 87.6 / 83.3; ours may differ by 1.5 points."""
     measured = gains(pacs, lambda g, z, y: ConditionalTCA(g).fit(z))
-    assert [measured[name] for name in SHIFTED] == pytest.approx([5.9, 10.5, 9.2], abs=1.1)
+    assert [measured[name] for name in SHIFTED] == pytest.approx([5.9, 10.5, 9.2], abs=1.5)
     assert measured["photo"] >= -0.1
 
 
-@pytest.mark.parametrize("classes", [(0, 1, 2), (3, 4, 6), (1, 4, 5)])
+@pytest.mark.parametrize("classes", [(0, 1, 2), (3, 4, 6), (1, 4, 5), (1, 5), (0, 3), (2,), (6,)])
 def test_conditional_with_absent_classes_stays_above_zero_shot(pacs, classes):
     g = ZeroShotClassifier(pacs.text, pacs.scale)
     for z, y in pacs.domains.values():
         present = torch.isin(y, torch.tensor(classes))
         z, y = z[present], y[present]
         assert accuracy(ConditionalTCA(g).fit(z).predict(z), y) > accuracy(g.predict(z), y) - 1
+
+
+def test_conditional_where_one_class_dominates(pacs):
+    """200 images of one class and ten of each other: nowhere below zero-shot by more than a point."""
+    g = ZeroShotClassifier(pacs.text, pacs.scale)
+    for z, y in pacs.domains.values():
+        for major in range(7):
+            parts = [(y == c).nonzero()[: 200 if c == major else 10, 0] for c in range(7)]
+            rows = torch.cat(parts)
+            assert (
+                accuracy(ConditionalTCA(g).fit(z[rows]).predict(z[rows]), y[rows])
+                > accuracy(g.predict(z[rows]), y[rows]) - 1
+            )
 
 
 @pytest.mark.parametrize("seed", range(3))

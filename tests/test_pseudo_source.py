@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.pseudo_source import BALANCES, PseudoSource, proportional, reference_quota, select, uncertainty
+from tests.conftest import Shifted
 
 STREAMABLE = [name for name in BALANCES if name != "oracle"]
 
@@ -98,6 +99,12 @@ def test_the_bank_of_a_stream_is_the_one_shot_bank(n, cuts, k, balance, kind, co
     assert torch.equal(stream.rows, whole.rows)
     assert torch.equal(stream.chosen(), whole.chosen())
     assert len(stream.rows) <= k * (1 if balance == "global" else 3)
+
+
+@pytest.mark.parametrize(("images", "k"), [(20, 10), (60, 12), (400, 20)])
+def test_auto_k_is_a_fifth_of_the_largest_class_between_10_and_20(images, k):
+    data = Shifted(classes=4, dim=24, images=images, domain="clean")
+    assert int(LinearTCA(data.g, balance="uniform").fit(data.z).pseudo_source_counts_.max()) == k
 
 
 def test_unknown_uncertainty_lists_the_allowed():

@@ -117,3 +117,12 @@ def test_shrinking_keeps_the_total_variance():
 def test_coral_distance_by_hand():
     a, b = torch.tensor([[1.0, 2.0], [2.0, 5.0]]), torch.eye(2)
     assert float(coral_distance(a, b)) == pytest.approx((0 + 4 + 4 + 16) / 16)
+
+
+def test_no_rows_change_nothing():
+    moments = Moments.of(rows(5, 3))
+    before = moments.mean.clone()
+    moments.update(rows(0, 3))
+    assert moments.n == 5
+    assert torch.equal(moments.mean, before)
+    assert torch.equal(covariance(rows(0, 3)), torch.zeros(3, 3, dtype=torch.float64))

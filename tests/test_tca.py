@@ -76,7 +76,7 @@ def test_adapting_helps_where_the_paper_s_premise_holds():
 
 @pytest.mark.parametrize("layers", [2, 3])
 def test_mlp_never_ends_above_its_linear_start(layers, shifted):
-    for steps, lr in ((20, 1e-3), (3, 10.0)):  # a learning rate that only makes things worse
+    for steps, lr in ((20, 1e-3), (3, 10.0), (5, 1e12)):  # learning rates that only make things worse
         tca = MLPTCA(shifted.g, layers=layers, steps=steps, lr=lr).fit(shifted.z)
         assert tca.loss_ <= tca.start_loss_
         target = tca.pseudo_source_covariance_
@@ -103,9 +103,3 @@ def test_mlp_is_seeded_and_leaves_the_global_generator_alone(shifted):
     torch.manual_seed(2)
     assert torch.equal(first, MLPTCA(shifted.g, seed=5).fit(shifted.z).transform(shifted.z))
     assert not torch.equal(first, MLPTCA(shifted.g, seed=6).fit(shifted.z).transform(shifted.z))
-
-
-def test_fitting_works_inside_inference_mode(shifted):
-    with torch.inference_mode():
-        for adapter in (LinearTCA(shifted.g), MLPTCA(shifted.g, steps=2)):
-            assert torch.isfinite(adapter.fit(shifted.z).transform(shifted.z)).all()

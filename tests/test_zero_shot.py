@@ -34,6 +34,8 @@ def test_half_precision_rows_give_float32_logits():
         (torch.ones(3, 4), 0.0, "positive"),
         (torch.full((3, 4), float("nan")), 1.0, "3 of 3 rows"),
         (torch.ones(3, 0), 1.0, "empty"),
+        (torch.eye(4)[[0, 1, 2]] * torch.tensor([[1.0], [0.0], [1.0]]), 1.0, "row 1 is all zeros"),
+        (torch.ones(3, 4), None, "scale: None"),
     ],
 )
 def test_bad_texts_are_refused(text, scale, says):

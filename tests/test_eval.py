@@ -1,0 +1,63 @@
+"""The scripts behind the pages in eval/ run on any stored embeddings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from clip_tca.datasets.embedding_set import load
+from clip_tca.datasets.synthetic import synthetic
+from tests.conftest import ROOT
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> Path:
+    made = synthetic(0, classes=7, dim=24, images=40)
+    tensors = {"text.watt": made.text.repeat(2, 1, 1)}
+    for name, (z, y) in made.domains.items():
+        tensors |= {f"{name}.embeddings": z.half(), f"{name}.labels": y}
+    path = tmp_path_factory.mktemp("stored") / "made.safetensors"
+    save_file(tensors, path, metadata={"scale": str(made.scale)})
+    return path
+
+
+def test_stored_embeddings_are_read_back(stored):
+    data = load(stored)
+    assert data.scale == 30.0
+    assert data.text.shape == (2, 7, 24)
+    assert {name: tuple(z.shape) for name, (z, _) in data.domains.items()}["clean"] == (280, 24)
+    assert data.domains["clean"][1].dtype == torch.int64
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        load(stored.parent / "none.safetensors")
+
+
+def test_batch_size_writes_its_page(stored, tmp_path):
+    page = tmp_path / "page.md"
+    command = [sys.executable, ROOT / "eval" / "batch_size.py", stored, "--output", page]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    rows = [line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if "TCA | " in line]
+    assert len(rows) == 2 * 3
+    assert all(0 <= float(cell.strip(" |")) <= 100 for row in rows for cell in row[2:])
+
+
+def test_defaults_draws_every_kind_of_task(stored, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "eval")
+    import defaults
+
+    groups = {}
+    for group, g, z, y in defaults.tasks(str(stored)):
+        groups.setdefault(group, []).append(len(z))
+        assert len(z) == len(y)
+        assert int(y.max()) < g.classes
+    assert set(groups) == {
+        *("clean", "shifted", "skewed"),
+        *("unequal", "3 of 7", "2 of 7", "1 of 7", "200 to 5", "few", "65 classes"),
+    }
+    gains = {"a": [1.0, 3.0], "b": [-1.0]}
+    assert defaults.line("x", gains) == "| x | +2.0 (+1.0) | -1.0 | +0.50 | -1.0 |"
