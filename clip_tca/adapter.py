@@ -6,7 +6,7 @@ and due:
 
 * reading the learned state (``W_``, …), saving, or transforming more rows than the last batch had: always;
 * reading a batch no larger than the last one (``partial_fit(x); predict(x)``, the online loop): only when the images
-  seen since the last solution are a fifth of all (``refresh="auto"``), or are ``refresh`` of them.
+  seen since the last solution are a tenth of all (``refresh="auto"``), or are ``refresh`` of them.
 
 So a stream that has ended gives the one-shot result, and batch size 1 costs little for each image.
 """
@@ -221,7 +221,7 @@ class Adapter(ABC):
         """Checked rows, with a map that is fresh enough for them."""
         self._require_fitted()
         rows = self._checked(z)
-        wait = max(1, self._seen // 5) if self.refresh == "auto" else self.refresh
+        wait = max(1, self._seen // 10) if self.refresh == "auto" else self.refresh
         if not self._solution or self._pending >= wait or len(rows) > self._last:
             self._update()
         return rows
