@@ -275,3 +275,11 @@ def check_shrinkage(value: Any) -> None:
     """Raise ValueError unless ``value`` is ``"auto"`` or a number from 0 to 1."""
     if value != "auto" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
         raise ValueError(f"shrinkage: {value!r}; allowed are 'auto' or a number from 0 to 1")
+
+
+def check_descent(steps: Any, lr: Any) -> None:
+    """Raise ValueError unless ``steps`` is a whole number ≥ 0 and ``lr`` a positive number."""
+    if not whole(steps, 0):
+        raise ValueError(f"steps: {steps!r}; a whole number of at least 0 is needed (20 is the default)")
+    if not (isinstance(lr, (int, float)) and 0 < lr < float("inf")):
+        raise ValueError(f"lr: {lr!r}; a positive number is needed (0.001 is the default)")

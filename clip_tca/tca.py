@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clip_tca import alignment, mlp
-from clip_tca.adapter import Adapter, check_shrinkage, log, one_of, whole
+from clip_tca.adapter import Adapter, check_descent, check_shrinkage, log, one_of, whole
 from clip_tca.embeddings import exact
 from clip_tca.pseudo_source import BALANCES, UNCERTAINTIES, Balance, PseudoSource, Uncertainty
 from clip_tca.sample import Sample
@@ -300,11 +300,3 @@ class MLPTCA(_PseudoSourceAdapter):
 
     def _score(self, z: Tensor) -> Tensor:
         return self.classifier.logits(self._move(z))
-
-
-def check_descent(steps: int, lr: float) -> None:
-    """Raise ValueError unless ``steps`` is a whole number ≥ 0 and ``lr`` a positive number."""
-    if not whole(steps, 0):
-        raise ValueError(f"steps: {steps!r}; a whole number of at least 0 is needed (20 is the default)")
-    if not (isinstance(lr, (int, float)) and 0 < lr < float("inf")):
-        raise ValueError(f"lr: {lr!r}; a positive number is needed (0.001 is the default)")
