@@ -6,7 +6,7 @@ the pseudo-source also depends on how the classes are balanced, with k as the nu
 ============= ======================================================================= ===========
 balance       how many embeddings of each predicted class                             needs labels
 ============= ======================================================================= ===========
-``estimated`` in proportion to class counts estimated by :mod:`clip_tca.conditional`   no
+``estimated`` in proportion to class counts estimated by :mod:`clip_tca.gaussians`     no
 ``global``    the k most certain overall, whatever their class (the paper's equation)  no
 ``uniform``   k of each                                                                no
 ``predicted`` in proportion to the zero-shot predictions                               no
