@@ -141,11 +141,16 @@ class Adapter(ABC):
 
         target = torch.device(device) if device else classifier.text.device
         options, counters, tensors = load_state(Path(path), cls.__name__, classifier, target)
-        adapter = cls(classifier, **options)  # type: ignore[call-arg]
         solution = {name.removeprefix("solution."): t for name, t in tensors.items() if name.startswith("solution.")}
-        adapter._start(target, getattr(torch, counters["dtype"]))
-        adapter._restore(tensors)
-        adapter._seen, adapter._last = counters["seen"], counters["last"]
+        try:
+            adapter = cls(classifier, **options)  # type: ignore[call-arg]
+            adapter._start(target, getattr(torch, counters["dtype"]))
+            adapter._restore(tensors)
+            adapter._seen, adapter._last = counters["seen"], counters["last"]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path}: a part of the saved state is missing or wrong ({error}); save it again"
+            ) from None
         adapter._solution = solution
         return adapter
 

@@ -16,7 +16,7 @@ assignments, starting at q = p⁰ and repeated a few times (EM; p⁰ stays in (1
 
     n_c = Σᵢ q_ic ,   m_c = Σᵢ q_ic zᵢ / (n_c + κ) ,   Ŝ = Σᵢ_c q_ic (zᵢ−m_c)(zᵢ−m_c)ᵀ / n      (z centred)     (2)
 
-so soft counts, class sums and the total scatter are sufficient. What keeps it from going wrong, by eval/defaults.md:
+so soft counts, class sums and the total scatter are sufficient. What keeps it from going wrong:
 
 * **Nobody votes for himself.** m_c contains zᵢ, which in d dimensions pulls zᵢ to the class it is in by d/n_c nats.
   While assigning zᵢ its own share is taken out: zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly.

@@ -106,7 +106,7 @@ class PseudoSource:
         """An empty bank; ``kind`` is the uncertainty, rows are kept in ``dtype`` on ``device``."""
         c, d = classifier.classes, classifier.dim
         self.classifier, self.balance, self.kind = classifier, balance, kind
-        self.auto, self.k = k == "auto", LARGEST if k == "auto" else k
+        self.auto, self.k = k == "auto", LARGEST if k == "auto" else int(k)
         groups = 1 if balance == "global" else c
         self.predicted = torch.zeros(c, dtype=torch.int64, device=device)
         self.rows = torch.zeros(0, d, device=device, dtype=dtype)

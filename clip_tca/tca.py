@@ -54,8 +54,7 @@ class _PseudoSourceAdapter(Adapter):
 
     def _begin(self, device: torch.device, dtype: torch.dtype) -> None:
         self._moments = Moments.empty(self.classifier.dim, device)
-        k = self.k if self.k == "auto" else int(self.k)
-        self._bank = PseudoSource(self.classifier, k, self.balance, self.uncertainty, device, dtype)
+        self._bank = PseudoSource(self.classifier, self.k, self.balance, self.uncertainty, device, dtype)
 
     def _observe(self, z: Tensor, labels: Tensor | None) -> None:
         self._moments.update(z)

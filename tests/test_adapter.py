@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from tests.conftest import Shifted
@@ -142,6 +145,24 @@ def test_a_saved_state_that_does_not_fit_is_refused_in_one_line(shifted, tmp_pat
         LinearTCA.load(tmp_path / "y.safetensors", shifted.g)
     with pytest.raises(FileNotFoundError, match="create it first"):
         LinearTCA(shifted.g).fit(shifted.z).save(tmp_path / "no" / "x.safetensors")
+
+
+@pytest.mark.parametrize("spoil", ["tensor", "option", "dtype"])
+def test_a_saved_state_with_a_part_missing_is_refused_in_one_line(spoil, shifted, tmp_path):
+    path = tmp_path / "x.safetensors"
+    LinearTCA(shifted.g).fit(shifted.z).save(path)
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        record = json.loads(file.metadata()["clip_tca"])
+    if spoil == "tensor":
+        del tensors["bank.rows"]
+    elif spoil == "option":
+        record["options"]["speed"] = 11
+    else:
+        record["counters"]["dtype"] = "float99"
+    save_file(tensors, path, metadata={"clip_tca": json.dumps(record)})
+    with pytest.raises(ValueError, match="missing or wrong"):
+        LinearTCA.load(path, shifted.g)
 
 
 def test_a_failed_save_leaves_the_earlier_file(shifted, tmp_path, monkeypatch):

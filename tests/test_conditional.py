@@ -46,6 +46,18 @@ def test_leaving_one_out_is_recomputing_the_mean_without_it(generator):
             assert float(scores[i, c]) == pytest.approx(float(expected), rel=1e-9)
 
 
+def test_soft_statistics_of_parts_add_up_to_those_of_the_whole(generator):
+    """What lets several processes estimate one classifier: counts, sums and support are plain sums over rows."""
+    z = torch.randn(60, 5, generator=generator, dtype=torch.float64)
+    q = torch.randn(60, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
+    moments = Moments.of(z)
+    whole, parts = statistics(z, q, moments), SoftStatistics.empty(moments, 3)
+    for rows in (slice(40, 60), slice(0, 1), slice(1, 40)):
+        parts.add(z[rows], q[rows], q[rows], moments.mean)
+    for name in ("counts", "squares", "sums", "support"):
+        torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-12, atol=1e-12)
+
+
 def test_the_within_class_covariance_is_its_definition(generator):
     z = torch.randn(50, 5, generator=generator, dtype=torch.float64)
     q = torch.randn(50, 3, generator=generator, dtype=torch.float64).softmax(dim=1)

@@ -37,6 +37,17 @@ def test_stored_embeddings_are_read_back(stored):
         load(stored.parent / "none.safetensors")
 
 
+def test_other_files_are_refused_in_one_line(stored, tmp_path):
+    (tmp_path / "text.safetensors").write_text("no tensors here")
+    with pytest.raises(ValueError, match="not stored embeddings"):
+        load(tmp_path / "text.safetensors")
+    save_file({"text.watt": torch.eye(3)}, tmp_path / "no_scale.safetensors")
+    with pytest.raises(ValueError, match="and a scale"):
+        load(tmp_path / "no_scale.safetensors")
+    with pytest.raises(ValueError, match=r"text\.single"):
+        load(stored, text="text.single")
+
+
 def test_batch_size_writes_its_page(stored, tmp_path):
     page = tmp_path / "page.md"
     command = [sys.executable, ROOT / "eval" / "batch_size.py", stored, "--output", page]

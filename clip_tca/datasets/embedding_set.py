@@ -25,11 +25,16 @@ class EmbeddingSet:
 
 def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
     """Read a safetensors file with ``DOMAIN.embeddings``, ``DOMAIN.labels``, ``text.NAME`` and metadata ``scale``."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such file; give a safetensors file of stored embeddings")
-    with safe_open(str(path), "pt") as file:
-        names = [name.removesuffix(".embeddings") for name in file.keys() if name.endswith(".embeddings")]  # noqa: SIM118
-        domains = {n: (file.get_tensor(f"{n}.embeddings"), file.get_tensor(f"{n}.labels").long()) for n in names}
-        return EmbeddingSet(file.get_tensor(text), float(file.metadata()["scale"]), domains)
+    try:
+        with safe_open(str(path), "pt") as file:
+            names = [name.removesuffix(".embeddings") for name in file.keys() if name.endswith(".embeddings")]  # noqa: SIM118
+            domains = {n: (file.get_tensor(f"{n}.embeddings"), file.get_tensor(f"{n}.labels").long()) for n in names}
+            return EmbeddingSet(file.get_tensor(text), float(file.metadata()["scale"]), domains)
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, {text} and a scale"
+        ) from None
