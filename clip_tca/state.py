@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from clip_tca.files import atomic
 from clip_tca.zero_shot import ZeroShotClassifier
 
 if TYPE_CHECKING:
@@ -34,20 +33,9 @@ def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counter
         "shape": [adapter.classifier.dim, adapter.classifier.classes],
         "classifier": adapter.classifier.fingerprint(),
     }
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    try:
-        whole = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
-        save_file(whole, name, metadata={"clip_tca": json.dumps(record, default=int)})
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    whole = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
+    with atomic(path) as part:
+        save_file(whole, part, metadata={"clip_tca": json.dumps(record, default=int)})
 
 
 def load_state(

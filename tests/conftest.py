@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,15 @@ from clip_tca.datasets.embedding_set import EmbeddingSet, load
 from clip_tca.datasets.synthetic import synthetic
 
 torch.set_num_threads(1)  # the matrices here are small: more threads only wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so in the processes that tests start
 
 ROOT = Path(__file__).resolve().parent.parent
-PACS = ROOT.parent / "shared" / "data" / "embeddings" / "pacs.safetensors"
+DATA = ROOT.parent / "shared" / "data"
+PACS = DATA / "embeddings" / "pacs.safetensors"
+MINI = DATA / "mini"
+
+MODEL = "demo"
+"""The bundled model: small, real, and trained by this project."""
 
 
 class Shifted:
@@ -36,6 +43,13 @@ def pacs() -> EmbeddingSet:
     if not PACS.is_file():
         pytest.skip("the real PACS embeddings are not beside the project")
     return load(PACS)
+
+
+@pytest.fixture(scope="session")
+def mini() -> Path:
+    if not MINI.is_dir():
+        pytest.skip("the real pictures are not beside the project")
+    return MINI
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""Data sets: stored embeddings, and a seeded synthetic set."""
+"""Data sets: pictures in folders and on the hub, stored embeddings, the bundled demo, a synthetic set."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
+
+from clip_tca.files import atomic
 
 
 @dataclass
@@ -16,11 +19,23 @@ class EmbeddingSet:
         text: ``(c, d)`` or ``(templates, c, d)`` text embeddings of the classes.
         scale: Logit scale of the model.
         domains: For each domain the embeddings ``(n, d)`` and, for scoring only, the labels ``(n,)``.
+        classes: Names of the classes, if they are known.
     """
 
     text: Tensor
     scale: float
     domains: dict[str, tuple[Tensor, Tensor]]
+    classes: list[str] | None = None
+
+    def save(self, path: str | Path, text: str = "text.single") -> None:
+        """Write what :func:`load` reads, with the text embeddings under the name ``text``."""
+        from safetensors.torch import save_file
+
+        tensors = {text: self.text.contiguous()}
+        for name, (z, y) in self.domains.items():
+            tensors |= {f"{name}.embeddings": z.contiguous(), f"{name}.labels": y.contiguous()}
+        with atomic(Path(path)) as part:
+            save_file(tensors, part, {"scale": str(self.scale), "classes": json.dumps(self.classes)})
 
 
 def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
@@ -33,8 +48,10 @@ def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
         with safe_open(str(path), "pt") as file:
             names = [name.removesuffix(".embeddings") for name in file.keys() if name.endswith(".embeddings")]  # noqa: SIM118
             domains = {n: (file.get_tensor(f"{n}.embeddings"), file.get_tensor(f"{n}.labels").long()) for n in names}
-            return EmbeddingSet(file.get_tensor(text), float(file.metadata()["scale"]), domains)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            metadata = file.metadata()
+            classes = json.loads(metadata.get("classes", "null"))
+            return EmbeddingSet(file.get_tensor(text), float(metadata["scale"]), domains, classes)
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, {text} and a scale"
         ) from None

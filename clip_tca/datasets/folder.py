@@ -1,0 +1,166 @@
+"""Pictures in folders: the public layouts of the benchmarks, and anyone's own ``domain/class/image``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from clip_tca.datasets.image_set import Domain, ImageSet
+from clip_tca.datasets.pictures import SUFFIXES
+from clip_tca.datasets.registry import Benchmark, plain
+
+SPLITS = ("train", "crossval", "val", "test")
+"""Folders between domain and class in some releases, where ``full`` holds everything."""
+
+DEPTH = 3
+"""How far below ``--data-dir`` the domain folders are looked for."""
+
+Found = tuple[str, Path]
+"""A class folder: its name and path."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """Pictures as files of one folder."""
+
+    root: str
+    names: tuple[str, ...]
+
+    def __call__(self, index: int) -> str:
+        """Path of picture ``index``."""
+        return os.path.join(self.root, self.names[index])
+
+
+def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
+    """A benchmark in any of its public layouts, in ``folder`` or up to three levels below.
+
+    Raises:
+        FileNotFoundError: If ``folder`` holds none of its domains.
+    """
+    _require_folder(folder)
+    root = _best(folder, benchmark)
+    if root is None:
+        raise FileNotFoundError(
+            f"{folder}: no {benchmark.title} found; a folder is expected that looks like {benchmark.layout()}"
+        )
+    classes, ignored = benchmark.classes, []
+    domains: dict[str, Domain] = {}
+    for path in _folders(root):
+        name = benchmark.domain(path.name)
+        if name is None or name in domains:
+            ignored.append(path.name)
+            continue
+        known = _release(path, benchmark, name)
+        ignored += [f"{path.name}/{c}" for c, _ in _classes(path, benchmark, wanted=False)]
+        domains[name] = _domain(path, [(benchmark.label(c), p) for c, p in known], ignored)
+    ordered = {name: domains[name] for name in benchmark.domains if name in domains}
+    return ImageSet(
+        benchmark.name,
+        classes,
+        ordered,
+        {"kind": "folder", "path": str(root)},
+        benchmark.images,
+        benchmark.class_images,
+        ignored,
+    )
+
+
+def load_folder(folder: Path) -> ImageSet:
+    """Anyone's pictures: ``DIR/domain/class/image``, or ``DIR/class/image`` for a single domain."""
+    _require_folder(folder)
+    inner = _folders(folder)
+    with_images = [path for path in inner if _images(path)]
+    if with_images and len(with_images) < len(inner) and any(_folders(path) for path in inner):
+        deep = next(path for path in inner if path not in with_images)
+        raise ValueError(
+            f"{folder}: {with_images[0].name} holds images, {deep.name} does not; "
+            "use one layout throughout: DIR/domain/class/image or DIR/class/image"
+        )
+    roots = {folder.resolve().name: folder} if with_images else {path.name: path for path in inner}
+    found = {name: [(p.name, p) for p in _folders(root) if _images(p)] for name, root in roots.items()}
+    classes = sorted({name for folders in found.values() for name, _ in folders})
+    if len(classes) < 2:
+        raise ValueError(
+            f"{folder}: {len(classes)} class folders with images; at least 2 are needed, "
+            "as DIR/domain/class/image or DIR/class/image"
+        )
+    ignored: list[str] = []
+    domains = {
+        name: _domain(roots[name], [(classes.index(c), p) for c, p in folders], ignored)
+        for name, folders in found.items()
+        if folders
+    }
+    ignored += [name for name, folders in found.items() if not folders]
+    return ImageSet(folder.resolve().name, classes, domains, {"kind": "folder", "path": str(folder)}, ignored=ignored)
+
+
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; --data-dir names the folder that holds the images")
+
+
+def _best(folder: Path, benchmark: Benchmark) -> Path | None:
+    """The folder with the most class folders of the benchmark's domains; the shallower of equals."""
+    best, most, level = None, 0, [folder]
+    for _ in range(DEPTH):
+        for root in level:
+            domains = [path for path in _folders(root) if benchmark.domain(path.name)]
+            found = sum(len(_release(path, benchmark, benchmark.domain(path.name) or "")) for path in domains)
+            if found > most:
+                best, most = root, found
+        level = [path for root in level for path in _folders(root)] if len(level) < 200 else []
+    return best
+
+
+def _release(path: Path, benchmark: Benchmark, domain: str) -> list[Found]:
+    """Class folders of a domain; through ``full``, ``train``, ``test``, … where a release has such a level."""
+    inner = {plain(child.name): child for child in _folders(path)}
+    ways = [
+        [found for level in levels if level in inner for found in _classes(inner[level], benchmark)]
+        for levels in (("full",), SPLITS, ("train", "test"))
+    ]
+    ways = [way for way in [*ways, _classes(path, benchmark)] if way]
+    exact = [way for way in ways if len(ways) > 1 and _count(way) == benchmark.images[domain]]
+    return next(iter(exact or ways), [])
+
+
+def _count(folders: list[Found]) -> int:
+    return sum(len(_images(path)) for _, path in folders)
+
+
+def _classes(path: Path, benchmark: Benchmark, wanted: bool = True) -> list[Found]:
+    levels = {"full", *SPLITS}
+    return [
+        (child.name, child)
+        for child in _folders(path)
+        if (benchmark.label(child.name) is not None) == wanted and (wanted or plain(child.name) not in levels)
+    ]
+
+
+def _domain(root: Path, folders: list[tuple[int | None, Path]], ignored: list[str]) -> Domain:
+    """All images of the class folders, sorted by class and name so that every machine sees the same order."""
+    rows = []
+    for label, folder in folders:
+        for path in _images(folder):
+            rows.append((label or 0, path.relative_to(root).as_posix(), path.stat().st_size))
+        ignored += [f"{root.name}/{folder.relative_to(root).as_posix()}/{name}" for name in _others(folder)]
+    rows.sort()
+    names = [name for _, name, _ in rows]
+    return Domain(names, [size for *_, size in rows], [label for label, *_ in rows], Files(str(root), tuple(names)))
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def _images(path: Path) -> list[Path]:
+    return [Path(e.path) for e in os.scandir(path) if _is_image(e.name) and e.is_file()]
+
+
+def _others(path: Path) -> list[str]:
+    return sorted(e.name for e in os.scandir(path) if not e.name.startswith(".") and not _is_image(e.name))
+
+
+def _is_image(name: str) -> bool:
+    return not name.startswith(".") and name.lower().endswith(SUFFIXES)

@@ -1,0 +1,201 @@
+"""Pictures through the ``datasets`` library: from the Hugging Face hub, a saved data set, or Parquet files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clip_tca.datasets.image_set import Domain, ImageSet
+from clip_tca.datasets.pictures import Source
+from clip_tca.datasets.registry import Benchmark
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+IMAGE_COLUMNS = ("image", "img", "jpg", "png")
+LABEL_COLUMNS = ("label", "labels", "class", "cls")
+DOMAIN_COLUMNS = ("domain", "style", "environment")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Pictures as rows of a data set, still encoded."""
+
+    table: Dataset
+    column: str
+    indices: tuple[int, ...]
+
+    def __call__(self, index: int) -> Source:
+        """Bytes or path of picture ``index``."""
+        value = self.table[self.indices[index]][self.column]
+        if isinstance(value, dict):
+            value = value["bytes"] if value.get("bytes") is not None else value["path"]
+        return value  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what; None looks for the usual names."""
+
+    image: str | None = None
+    label: str | None = None
+    domain: str | None = None
+
+
+def load_hub(
+    hub_id: str, benchmark: Benchmark | None, revision: str | None = None, columns: Columns | None = None
+) -> ImageSet:
+    """A data set by its id on the hub, or by the path of a local copy.
+
+    Args:
+        hub_id: ``owner/name``, a folder that ``save_to_disk`` wrote, a Parquet file, or a folder of them.
+        benchmark: Whose domains, classes and counts it should have.
+        revision: Commit or tag on the hub.
+        columns: Names of the columns.
+    """
+    from datasets import ClassLabel
+
+    table = _table(hub_id, revision)
+    columns = columns or Columns()
+    image = _column(table, columns.image, IMAGE_COLUMNS, "image")
+    label = _column(table, columns.label, LABEL_COLUMNS, "label")
+    domain = _column(table, columns.domain, DOMAIN_COLUMNS, "domain", optional=True)
+    table = _undecoded(table, image)
+    feature = table.features[label]
+    names = feature.names if isinstance(feature, ClassLabel) else None
+    classes, labels = _labels(table[label], names, benchmark, f"{hub_id}, column {label}")
+    by_domain = _domains(table, domain, benchmark, hub_id)
+    sizes = _sizes(table, image)
+    domains = {
+        name: Domain(
+            [f"{classes[labels[i]]}/{i}" for i in rows],
+            [sizes[i] for i in rows],
+            [labels[i] for i in rows],
+            Rows(table, image, tuple(rows)),
+        )
+        for name, rows in by_domain.items()
+    }
+    local = Path(hub_id).exists()
+    found = None if local else _revision(table)
+    if revision and found and re.fullmatch(r"[0-9a-f]{40}", revision) and found != revision:
+        raise ValueError(f"{hub_id}: revision {revision} is not there; offline, the cache has {found}")
+    origin = {"kind": "local" if local else "hub", "id": hub_id, "revision": found or revision}
+    if benchmark is None:
+        return ImageSet(Path(hub_id).stem if local else hub_id, classes, domains, origin)
+    if not domains:
+        raise ValueError(f"{hub_id}: none of the domains {', '.join(benchmark.domains)} in column {domain!r}")
+    return ImageSet(benchmark.name, classes, domains, origin, benchmark.images, benchmark.class_images)
+
+
+def _table(hub_id: str, revision: str | None) -> Dataset:
+    """All splits, one after the other."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    path = Path(hub_id)
+    try:
+        if path.is_dir() and any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
+            loaded: Any = datasets.load_from_disk(hub_id)
+        elif path.is_file() or (path.is_dir() and any(path.rglob("*.parquet"))):
+            files = [str(path)] if path.is_file() else sorted(map(str, path.rglob("*.parquet")))
+            loaded = datasets.load_dataset("parquet", data_files=files)
+        elif path.is_dir():
+            raise FileNotFoundError("neither a saved data set nor Parquet files inside")
+        else:
+            loaded = datasets.load_dataset(hub_id, revision=revision)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{hub_id}: could not be loaded as a data set ({reason}); check the name and the network, "
+            "or give a local copy: --data-dir FOLDER, or --hub-id PATH of a saved data set or Parquet file"
+        ) from error
+    if isinstance(loaded, dict):
+        parts = [loaded[split] for split in loaded]
+        loaded = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+    if not len(loaded):
+        raise ValueError(f"{hub_id}: the data set has no rows")
+    return loaded
+
+
+def _column(table: Dataset, given: str | None, usual: tuple[str, ...], what: str, optional: bool = False) -> str:
+    names = table.column_names
+    if given is not None and given not in names:
+        raise ValueError(f"--{what}-column {given!r}: no such column; there are {', '.join(names)}")
+    found = given or next((name for name in usual if name in names), "")
+    if not found and not optional:
+        raise ValueError(f"no {what} column among {', '.join(names)}; name it with --{what}-column")
+    return found
+
+
+def _undecoded(table: Dataset, image: str) -> Dataset:
+    from datasets import Image
+
+    return table.cast_column(image, Image(decode=False)) if isinstance(table.features[image], Image) else table
+
+
+def _labels(
+    values: Sequence[Any], names: list[str] | None, benchmark: Benchmark | None, where: str
+) -> tuple[list[str], list[int]]:
+    """Class names and the label of every row."""
+    if names:
+        unlabeled = next((i for i, value in enumerate(values) if value is None or not 0 <= value < len(names)), None)
+        if unlabeled is not None:
+            raise ValueError(f"{where}: row {unlabeled} has no label ({values[unlabeled]})")
+        words = [names[value] for value in values]
+    else:
+        words = [str(value) for value in values]
+    if benchmark is None:
+        classes = names or sorted(
+            set(words), key=lambda word: (not word.isdecimal(), int(word) if word.isdecimal() else 0, word)
+        )
+        return list(classes), [classes.index(word) for word in words]
+    known = {word: benchmark.label(word) for word in set(words)}
+    if unknown := sorted(word for word, label in known.items() if label is None):
+        raise ValueError(f"{where}: {unknown[0]!r} is not a class of {benchmark.title}")
+    return benchmark.classes, [known[word] or 0 for word in words]
+
+
+def _domains(table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str) -> dict[str, list[int]]:
+    """Rows of every domain, in the order of the benchmark or of the names."""
+    from datasets import ClassLabel
+
+    if not column:
+        return {Path(hub_id).stem: list(range(len(table)))}
+    feature = table.features[column]
+    rows: dict[str, list[int]] = {}
+    for row, value in enumerate(table[column]):
+        word = feature.int2str(value) if isinstance(feature, ClassLabel) else str(value)
+        name = word if benchmark is None else benchmark.domain(word)
+        if name is not None:
+            rows.setdefault(name, []).append(row)
+    return {name: rows[name] for name in (benchmark.domains if benchmark else sorted(rows)) if name in rows}
+
+
+def _sizes(table: Dataset, image: str) -> list[int]:
+    """Bytes of every encoded picture, without reading them one by one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = table.with_format("arrow")[:][image]
+    if pa.types.is_struct(column.type):
+        paths = pc.struct_field(column, "path").to_pylist()
+        column = pc.struct_field(column, "bytes")
+    else:
+        paths = [None] * len(column)
+    lengths = pc.binary_length(column).to_pylist()
+    return [
+        length if length is not None else (os.stat(path).st_size if path else 0)
+        for length, path in zip(lengths, paths, strict=True)
+    ]
+
+
+def _revision(table: Dataset) -> str | None:
+    """The commit, which is part of the path under which the hub's files are kept."""
+    for file in table.cache_files:
+        if found := re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]):
+            return found.group(1)
+    return None

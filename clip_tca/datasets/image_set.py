@@ -1,0 +1,102 @@
+"""A data set of pictures: classes, and for each domain a list of pictures with their labels.
+
+Nothing is opened before it is needed; what identifies a picture is its name and the size of its file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clip_tca.datasets.pictures import Source
+
+
+@dataclass
+class Domain:
+    """The pictures of one domain.
+
+    Attributes:
+        names: What a picture is called, ``class/file`` for files.
+        sizes: Bytes of each file.
+        labels: Index of each picture's class. For scoring only.
+        source: Gives picture i: a path, bytes or a ready picture. Can be sent to worker processes.
+    """
+
+    names: list[str]
+    sizes: list[int]
+    labels: list[int]
+    source: Callable[[int], Source]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def fingerprint(self) -> str:
+        """Hash of names and sizes."""
+        lines = "\n".join(f"{size} {name}" for name, size in zip(self.names, self.sizes, strict=True))
+        return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def subset(self, keep: Sequence[int]) -> Domain:
+        """The pictures ``keep``, in that order."""
+        return replace(
+            self,
+            names=[self.names[i] for i in keep],
+            sizes=[self.sizes[i] for i in keep],
+            labels=[self.labels[i] for i in keep],
+            source=Chosen(self.source, tuple(keep)),
+        )
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some pictures of another source."""
+
+    source: Callable[[int], Source]
+    indices: tuple[int, ...]
+
+    def __call__(self, index: int) -> Source:
+        """Picture ``index`` of the chosen ones."""
+        return self.source(self.indices[index])
+
+
+@dataclass
+class ImageSet:
+    """A data set.
+
+    Attributes:
+        name: Its name, such as ``pacs``.
+        classes: Raw class names, in the order of the labels.
+        domains: Pictures by domain.
+        origin: Where it came from, for the record.
+        expected: Published number of images by domain, and by domain and class where known; empty if there is none.
+        ignored: Folders and files that were found and not used.
+    """
+
+    name: str
+    classes: list[str]
+    domains: dict[str, Domain]
+    origin: dict[str, Any]
+    expected: dict[str, int] = field(default_factory=dict)
+    expected_classes: dict[str, list[int]] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+
+    def counts(self) -> dict[str, list[int]]:
+        """Images of each class, by domain."""
+        return {
+            name: [domain.labels.count(c) for c in range(len(self.classes))] for name, domain in self.domains.items()
+        }
+
+    def differences(self) -> list[str]:
+        """How the counts differ from the published ones, one line for each domain (and class, where known)."""
+        lines = []
+        for domain, expected in self.expected.items():
+            found = len(self.domains.get(domain, ()))
+            if found != expected:
+                lines.append(f"{domain} {found} images of {expected}")
+        counts = self.counts()
+        for domain, per_class in self.expected_classes.items():
+            for name, found, expected in zip(self.classes, counts.get(domain, []), per_class, strict=False):
+                if found != expected and len(self.domains[domain]) == self.expected[domain]:
+                    lines.append(f"{domain}/{name} {found} images of {expected}")
+        return lines
