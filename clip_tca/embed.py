@@ -1,0 +1,241 @@
+"""From pictures to embeddings: decoding in worker processes, encoding beside it, every shard stored as it is done."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from clip_tca.datasets.image_set import Domain, ImageSet
+from clip_tca.datasets.pictures import decode, fault
+from clip_tca.encoder import Encoder
+from clip_tca.prompts import Prompts
+from clip_tca.store import Entry, Store, shards
+
+log = logging.getLogger("clip_tca")
+
+BATCH = 64
+"""Images encoded together."""
+
+LISTED = 20
+"""Bad images that an error names."""
+
+
+@dataclass
+class Embedder:
+    """An encoder, the store for what it has encoded, and how to go about it.
+
+    Attributes:
+        encoder: f.
+        store: Where embeddings are kept; None keeps nothing.
+        skip_bad: Go on without pictures that can't be read.
+        workers: Processes that decode; None is the number of cores, at most 8.
+        batch: Images encoded together; halved when the device runs out of memory.
+        progress: Show a bar on stderr, if that is a terminal.
+        encoded: Images encoded so far, not found in the store.
+        left_out: Bad images left out so far.
+    """
+
+    encoder: Encoder
+    store: Store | None = None
+    skip_bad: bool = False
+    workers: int | None = None
+    batch: int = BATCH
+    progress: bool = False
+    encoded: int = field(default=0, init=False)
+    left_out: int = field(default=0, init=False)
+
+    def texts(self, prompts: Prompts) -> Tensor:
+        """Text embeddings ``(templates, classes, d)``, in float32 on the CPU."""
+        identity = {**self._identity(), "texts": prompts.fingerprint()}
+        rows = self.store.texts(identity) if self.store else None
+        if rows is None:
+            rows = self.encoder.texts(prompts.texts()).cpu()
+            if self.store:
+                self.store.keep_texts(identity, rows)
+        return rows.reshape(len(prompts.templates), len(prompts.classes), -1)
+
+    def pictures(self, data: ImageSet) -> dict[str, Tensor]:
+        """Embeddings ``(n, d)`` of every domain, in float32 on the CPU.
+
+        Pictures that can't be read are taken out of ``data``, if ``skip_bad``, or are an error: for all that a look at
+        the headers shows, before anything is encoded.
+        """
+        for name, domain in data.domains.items():
+            if not len(domain):
+                raise ValueError(f"{data.name}/{name}: no images")
+        if not all(entry is not None and entry.complete() for entry in self._entries(data).values()):
+            self._check(data)
+        entries = self._entries(data)
+        z: dict[str, Tensor] = {}
+        for name, domain in data.domains.items():
+            rows = self._domain(domain, entries[name], f"{data.name}/{name}")
+            unread = torch.isnan(rows[:, 0])
+            if bool(unread.any()):
+                keep = (~unread).nonzero().flatten().tolist()
+                data.domains[name], rows = domain.subset(keep), rows[keep]
+            if not len(rows):
+                raise ValueError(f"{data.name}/{name}: none of its images can be read")
+            z[name] = rows
+        return z
+
+    # -- bad pictures --------------------------------------------------------------------------------------------------
+
+    def _check(self, data: ImageSet) -> None:
+        """Look at every header, so that an hour's work does not end at a broken file."""
+        bad: list[str] = []
+        keep: dict[str, list[int]] = {}
+        with self._bar(sum(map(len, data.domains.values())), "checking") as bar:
+            for name, domain in data.domains.items():
+                keep[name] = []
+                for index in range(len(domain)):
+                    reason = _fault(domain, index)
+                    if reason is None:
+                        keep[name].append(index)
+                    else:
+                        bad.append(f"{name}/{domain.names[index]}: {reason}")
+                    bar.update()
+        if bad:
+            self._leave_out(bad)
+            data.domains.update({name: domain.subset(keep[name]) for name, domain in data.domains.items()})
+
+    def _leave_out(self, bad: list[str]) -> None:
+        if not self.skip_bad:
+            more = f"\n  … and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
+            lines = "".join(f"\n  {line}" for line in bad[:LISTED])
+            raise ValueError(
+                f"{len(bad)} images can't be read; mend or remove them, or go on without them: --skip-bad{lines}{more}"
+            )
+        self.left_out += len(bad)
+        for line in bad:
+            log.warning("left out: %s", line)
+
+    # -- encoding ------------------------------------------------------------------------------------------------------
+
+    def _domain(self, domain: Domain, entry: Entry | None, title: str) -> Tensor:
+        parts = shards(len(domain))
+        rows = [entry.read(i) if entry else None for i in range(len(parts))]
+        if any(part is None for part in rows):
+            with entry.lock() if entry else nullcontext():
+                if entry:  # another run may have encoded them while this one waited
+                    rows = [part if part is not None else entry.read(i) for i, part in enumerate(rows)]
+                missing = [i for i, part in enumerate(rows) if part is None]
+                with self._bar(sum(len(parts[i]) for i in missing), title) as bar:
+                    new = self._batches(domain, [parts[i] for i in missing], bar)
+                    for i in missing:
+                        batches = [next(new) for _ in range(0, len(parts[i]), self.batch)]
+                        rows[i] = rows_i = torch.cat(batches)
+                        if entry and not bool(torch.isnan(rows_i[:, 0]).any()):  # a mended picture is looked at again
+                            entry.write(i, rows_i)
+                        self.encoded += len(parts[i])
+        return torch.cat([part for part in rows if part is not None])
+
+    def _batches(self, domain: Domain, parts: list[range], bar: tqdm[Any]) -> Iterator[Tensor]:
+        """Embeddings batch by batch; no batch crosses a shard, so a resumed run has those of an undisturbed one."""
+        batches = [
+            list(part[start : start + self.batch]) for part in parts for start in range(0, len(part), self.batch)
+        ]
+        workers = min(default_workers() if self.workers is None else self.workers, len(batches))
+        loader: DataLoader[Any] = DataLoader(
+            Reader(domain, self.encoder.transform),  # type: ignore[arg-type]  # a sequence is all that it needs
+            batch_sampler=batches,
+            num_workers=workers,
+            collate_fn=_collate,
+            pin_memory=self.encoder.device.type == "cuda",
+        )
+        together = self.batch
+        for indices, (pictures, reasons) in zip(batches, loader, strict=True):
+            if reasons:
+                self._leave_out([f"{domain.names[indices[i]]}: {reason}" for i, reason in reasons.items()])
+            if len(pictures):
+                z, together = self._halving(pictures, together)
+            else:
+                z = torch.empty(0, self.encoder.texts(["-"]).shape[1])
+            if reasons:  # NaN keeps their places
+                whole = torch.full((len(indices), z.shape[1]), float("nan"))
+                whole[[i for i in range(len(indices)) if i not in reasons]] = z
+                z = whole
+            bar.update(len(indices))
+            yield z
+
+    def _halving(self, pictures: Tensor, together: int) -> tuple[Tensor, int]:
+        """Encode ``together`` pictures at a time; half as many, from then on, when the device has not enough memory."""
+        parts: list[Tensor] = []
+        start = 0
+        while start < len(pictures):
+            try:
+                parts.append(self.encoder.images(pictures[start : start + together]).cpu())
+                start += together
+            except torch.cuda.OutOfMemoryError:
+                if together == 1:
+                    raise
+                together //= 2
+                torch.cuda.empty_cache()
+                log.warning("out of memory; going on with %d images at a time", together)
+        return torch.cat(parts), together
+
+    # -- the store -----------------------------------------------------------------------------------------------------
+
+    def _identity(self) -> dict[str, Any]:
+        fields = asdict(self.encoder.identity)
+        return {name: fields[name] for name in ("model", "weights", "preprocessing", "precision")}
+
+    def _entries(self, data: ImageSet) -> dict[str, Entry | None]:
+        if self.store is None:
+            return dict.fromkeys(data.domains)
+        found: dict[str, Entry | None] = {}
+        for name, domain in data.domains.items():
+            identity = {**self._identity(), "files": domain.fingerprint()}
+            description = {"title": f"{data.name}/{name}", "pretrained": self.encoder.identity.pretrained}
+            found[name] = self.store.entry(identity, len(domain), description)
+        return found
+
+    def _bar(self, total: int, title: str) -> tqdm[Any]:
+        """With images/s and time left; ``disable=None`` is tqdm's word for: only on a terminal."""
+        return tqdm(total=total, desc=title, unit="image", disable=None if self.progress else True, leave=False)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Picture i, ready for the model, or why it can't be read. Lives in the worker processes."""
+
+    domain: Domain
+    transform: Callable[[Image.Image], Tensor]
+
+    def __getitem__(self, index: int) -> Tensor | str:
+        try:
+            return self.transform(decode(self.domain.source(index)))
+        except ValueError as error:
+            return str(error)
+
+    def __len__(self) -> int:
+        return len(self.domain)
+
+
+def _collate(pictures: list[Tensor | str]) -> tuple[Tensor, dict[int, str]]:
+    """The pictures that could be read, and the positions and reasons of the others."""
+    reasons = {i: picture for i, picture in enumerate(pictures) if isinstance(picture, str)}
+    good = [picture for picture in pictures if isinstance(picture, Tensor)]
+    return torch.stack(good) if good else torch.empty(0), reasons
+
+
+def _fault(domain: Domain, index: int) -> str | None:
+    try:
+        return fault(domain.source(index))
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def default_workers() -> int:
+    """Worker processes for decoding: the cores this process may use, at most 8."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, cores)

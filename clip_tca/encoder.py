@@ -1,0 +1,321 @@
+"""f: any open_clip model as an image and text encoder, on any device, with its weights known by content.
+
+The model is built only when something has to be encoded: what identifies it (:attr:`Encoder.identity`) is remembered
+beside the embeddings, so a run whose embeddings are all stored never loads it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from clip_tca.files import sha256, write_text
+from clip_tca.resources import resource
+
+log = logging.getLogger("clip_tca")
+
+MODEL, PRETRAINED = "ViT-B-16-quickgelu", "openai"
+PRECISIONS = ("auto", "fp32", "fp16", "bf16")
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
+_OPENAI_KEYS = ("input_resolution", "context_length", "vocab_size")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What decides the embeddings of an image, apart from the image.
+
+    Attributes:
+        model: Name of the architecture.
+        pretrained: Tag or file name of the weights.
+        weights: SHA-256 of the weights file.
+        preprocessing: Size, crop, interpolation, mean and standard deviation.
+        precision: ``fp32``, ``fp16`` or ``bf16``.
+        scale: exp of the model's logit scale.
+    """
+
+    model: str
+    pretrained: str
+    weights: str
+    preprocessing: dict[str, Any]
+    precision: str
+    scale: float
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is a GPU where there is one, else the CPU."""
+    if name == "auto":
+        kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        return torch.device(next((kind for kind, there in kinds.items() if there), "cpu"))
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps") from None
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if device.type not in there:
+        raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
+    if (device.index or 0) >= there[device.type]:
+        raise ValueError(f"device: {name!r}, but this machine has {there[device.type]} of that kind; use auto or cpu")
+    return device
+
+
+def choose_precision(name: str, device: torch.device) -> str:
+    """``auto`` is fp16 autocast on CUDA and fp32 elsewhere: bf16 can kill the process on a CPU that only claims it."""
+    if name not in PRECISIONS:
+        raise ValueError(f"precision: {name!r}; allowed are {', '.join(PRECISIONS)}")
+    return name if name != "auto" else ("fp16" if device.type == "cuda" else "fp32")
+
+
+class Encoder:
+    """An open_clip model with its preprocessing.
+
+    Attributes:
+        device: Where it runs.
+        precision: In what (``fp16`` and ``bf16`` by autocast).
+    """
+
+    def __init__(
+        self,
+        model: str = MODEL,
+        pretrained: str = PRETRAINED,
+        device: str = "auto",
+        precision: str = "auto",
+        memory: Path | None = None,
+    ) -> None:
+        """Choose a model; nothing is loaded yet.
+
+        Args:
+            model: open_clip's name, ``hf-hub:OWNER/NAME``, ``local-dir:FOLDER``, or ``demo`` for the bundled model.
+            pretrained: Tag or file of the weights; not used by the last three.
+            device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+            precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
+            memory: Folder in which identities are remembered; None remembers nothing.
+        """
+        self.name, self.pretrained = model, pretrained
+        self.device = choose_device(device)
+        self.precision = choose_precision(precision, self.device)
+        self._memory = memory
+        folder = model.startswith(("hf-hub:", "local-dir:")) or model == "demo"
+        self._address = f"local-dir:{resource('eval/demo/open_clip_config.json').parent}" if model == "demo" else model
+        self._pretrained = None if folder else pretrained
+
+    # -- identity ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What the embeddings depend on; from memory where the weights file is unchanged, else by loading the model."""
+        from clip_tca.store import digest
+
+        known = None
+        if self._memory is not None:
+            named = [
+                str(Path(p).absolute()) if p and Path(p).exists() else p for p in (self._address, self._pretrained)
+            ]
+            key = digest([*named, str(Path.cwd()) if "local-dir:" in self.name else "", version("open_clip_torch")])
+            known = self._memory / f"{key}.json"
+            try:
+                record = json.loads(known.read_text(encoding="utf-8"))
+                if _stamp(Path(record["file"])) == record["stamp"]:
+                    return Identity(precision=self.precision, **record["identity"])
+            except (OSError, ValueError, KeyError, TypeError):
+                pass  # not remembered, or not any more
+        file = self.weights_file
+        fields: dict[str, Any] = {
+            "model": f"local-dir:{Path(self._address).name}" if self.name.startswith("local-dir:") else self.name,
+            "pretrained": "" if self._pretrained is None else Path(self._pretrained).name,
+            "weights": sha256(file),
+            "preprocessing": self._preprocessing,
+            "scale": float(self.model.logit_scale.detach().exp()),
+        }
+        if known is not None:
+            record = {"file": str(file.absolute()), "stamp": _stamp(file), "identity": fields}
+            try:
+                known.parent.mkdir(parents=True, exist_ok=True)
+                write_text(known, json.dumps(record))
+            except OSError as error:
+                log.warning("%s could not be written (%s): the model will be loaded again next time", known, error)
+        return Identity(precision=self.precision, **fields)
+
+    @property
+    def scale(self) -> float:
+        """Logit scale."""
+        return self.identity.scale
+
+    @cached_property
+    def weights_file(self) -> Path:
+        """The file of the weights, downloaded if need be.
+
+        Raises:
+            ValueError: If model or weights are unknown, do not fit, or can't be downloaded.
+        """
+        import open_clip
+
+        if self._pretrained is None:
+            return self._folder_file()
+        models = open_clip.list_models()
+        if self.name not in models:
+            near = difflib.get_close_matches(self.name, models, 3, 0.3)
+            raise ValueError(
+                f"model: {self.name!r} is not one of open_clip's {len(models)}; near are {', '.join(near) or 'none'}"
+            )
+        if Path(self._pretrained).is_file():
+            self._check_file(Path(self._pretrained))
+            return Path(self._pretrained)
+        tags = open_clip.list_pretrained_tags_by_model(self.name)
+        configuration = open_clip.get_pretrained_cfg(self.name, self._pretrained)
+        if not configuration:
+            if self._pretrained.endswith(_WEIGHTS) or "/" in self._pretrained:
+                raise ValueError(f"pretrained: {self._pretrained}: no such file")
+            raise ValueError(
+                f"pretrained: {self._pretrained!r} is neither a file nor a tag of {self.name}; "
+                f"tags are {', '.join(tags) or 'none'}{self._other_gelu()}"
+            )
+        self._check_gelu(bool(configuration.get("quick_gelu", False)))
+        try:
+            return Path(open_clip.download_pretrained(configuration))
+        except Exception as error:
+            raise ValueError(self._offline(f"{self.name} / {self._pretrained}", error)) from error
+
+    def _folder_file(self) -> Path:
+        import open_clip
+        from open_clip.pretrained import download_pretrained_from_hf
+
+        kind, _, place = self._address.partition(":")
+        if kind == "hf-hub":
+            try:
+                return Path(download_pretrained_from_hf(place))
+            except Exception as error:
+                raise ValueError(self._offline(self.name, error)) from error
+        folder = Path(place)
+        if not (folder / "open_clip_config.json").is_file():
+            raise ValueError(f"model: {self.name}: {folder} holds no open_clip_config.json")
+        if open_clip.get_model_config(self._address) is None:
+            raise ValueError(f"model: {self.name}: open_clip_config.json has no model_cfg")
+        files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
+        if len(files) != 1:
+            raise ValueError(f"model: {self.name}: {len(files)} weights files in {folder}; exactly one is needed")
+        return files[0]
+
+    @staticmethod
+    def _offline(what: str, error: Exception) -> str:
+        reason = " ".join(str(error).split())[:160]
+        return (
+            f"the weights of {what} could not be downloaded ({reason}); give a local file with --pretrained FILE, "
+            "point HF_HOME at a cache that has them, or try --dataset demo, which needs no download"
+        )
+
+    # -- QuickGELU -----------------------------------------------------------------------------------------------------
+
+    def _check_gelu(self, quick: bool) -> None:
+        """OpenAI's weights in a model with plain GELU lose about 4 points; open_clip only warns."""
+        import open_clip
+
+        if bool((open_clip.get_model_config(self.name) or {}).get("quick_gelu", False)) == quick:
+            return
+        right = f"{self.name}-quickgelu" if quick else self.name.removesuffix("-quickgelu")
+        if right == self.name or right not in open_clip.list_models():
+            right = "a model of that activation"
+        kinds = ("QuickGELU", "GELU") if quick else ("GELU", "QuickGELU")
+        raise ValueError(
+            f"model: the weights {self.pretrained} were trained with {kinds[0]}, {self.name} has {kinds[1]}; "
+            f"use --model {right}"
+        )
+
+    def _other_gelu(self) -> str:
+        import open_clip
+
+        other = self.name.removesuffix("-quickgelu")
+        there = other != self.name and open_clip.get_pretrained_cfg(other, self.pretrained)
+        return f"; {self.pretrained} belongs to --model {other}" if there else ""
+
+    def _check_file(self, file: Path) -> None:
+        if _is_torchscript(file):  # only OpenAI ships those, all with QuickGELU
+            self._check_gelu(quick=True)
+        elif "openai" in str(file).lower() and not self.name.endswith("-quickgelu"):
+            log.warning("%s: if these are OpenAI's weights, the model must be %s-quickgelu", file, self.name)
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def model(self) -> Any:
+        """The model, in evaluation mode on its device."""
+        import open_clip
+
+        file = self.weights_file
+        log.info("loading %s from %s", self.name, file)
+        try:
+            if self._pretrained is not None and _is_torchscript(file):
+                model = open_clip.create_model(self.name, pretrained=None, pretrained_text=False)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # TorchScript is deprecated; OpenAI's files stay
+                    state = torch.jit.load(str(file), map_location="cpu").state_dict()
+                model.load_state_dict({name: value for name, value in state.items() if name not in _OPENAI_KEYS})
+            else:
+                model = open_clip.create_model(self._address, pretrained=self._pretrained, require_pretrained=True)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"{file}: not weights of {self.name}, or damaged ({reason}); "
+                "a checkpoint is a state_dict in safetensors or a plain torch.save"
+            ) from error
+        return model.to(self.device).eval().requires_grad_(False)
+
+    @cached_property
+    def _preprocessing(self) -> dict[str, Any]:
+        return dict(json.loads(json.dumps(self.model.visual.preprocess_cfg)))  # tuples become lists, as in JSON
+
+    @cached_property
+    def transform(self) -> Callable[[Image.Image], Tensor]:
+        """RGB picture → ``(3, height, width)``. Can be sent to worker processes."""
+        from open_clip.transform import PreprocessCfg, image_transform_v2
+
+        settings = {name: tuple(v) if isinstance(v, list) else v for name, v in self._preprocessing.items()}
+        return image_transform_v2(PreprocessCfg(**settings), is_train=False)  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def images(self, batch: Tensor) -> Tensor:
+        """Embeddings ``(n, d)`` of preprocessed pictures ``(n, 3, height, width)``, in float32."""
+        with self._autocast():
+            z: Tensor = self.model.encode_image(batch.to(self.device, non_blocking=True))
+        return z.float()
+
+    @torch.inference_mode()
+    def texts(self, texts: list[str], batch: int = 256) -> Tensor:
+        """Embeddings ``(n, d)`` of texts, in float32."""
+        import open_clip
+
+        tokenizer = open_clip.get_tokenizer(self._address)
+        parts = []
+        for start in range(0, len(texts), batch):
+            with self._autocast():
+                parts.append(self.model.encode_text(tokenizer(texts[start : start + batch]).to(self.device)).float())
+        return torch.cat(parts)
+
+    def _autocast(self) -> torch.autocast:
+        dtype = _DTYPES.get(self.precision)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def _stamp(file: Path) -> list[int]:
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _is_torchscript(file: Path) -> bool:
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.split("/")[-1] == "constants.pkl" for name in archive.namelist())
