@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clip_tca.conditional import ConditionalTCA
+    from clip_tca.evaluation.runner import evaluate
     from clip_tca.tca import MLPTCA, LinearTCA
     from clip_tca.zero_shot import ZeroShotClassifier
 
 __version__ = "0.1.0"
-__all__ = ["MLPTCA", "ConditionalTCA", "LinearTCA", "ZeroShotClassifier", "__version__"]
+__all__ = ["MLPTCA", "ConditionalTCA", "LinearTCA", "ZeroShotClassifier", "__version__", "evaluate"]
 
 _HOMES = {
     "ConditionalTCA": "clip_tca.conditional",
     "LinearTCA": "clip_tca.tca",
     "MLPTCA": "clip_tca.tca",
     "ZeroShotClassifier": "clip_tca.zero_shot",
+    "evaluate": "clip_tca.evaluation.runner",
 }
 
 

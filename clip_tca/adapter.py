@@ -25,7 +25,7 @@ from torch import Tensor
 from clip_tca.embeddings import CHUNK, Array, check_labels, check_rows, compute_dtype, is_fake, like, to_tensor, unit
 from clip_tca.zero_shot import ZeroShotClassifier
 
-log = logging.getLogger("clip_tca")
+log = logging.getLogger("clip_tca.adapter")
 
 A = TypeVar("A", bound="Adapter")
 
@@ -68,12 +68,12 @@ class Adapter(ABC):
             raise ValueError("embeddings: 1 row; fit needs at least 2 (partial_fit takes single images of a stream)")
         truth = None if labels is None else check_labels(labels, len(rows), self.classifier.classes, rows.device)
         self._check_options()
-        if self._uses_labels() and truth is None:
+        if self.uses_labels and truth is None:
             raise ValueError(_ORACLE)
         before = self.__dict__.copy()
         try:
             self._start(rows.device, rows.dtype)
-            self._observe_all(rows, truth if self._uses_labels() else None)
+            self._observe_all(rows, truth if self.uses_labels else None)
             self._solve_now()
         except BaseException:  # an interrupted or impossible fit leaves the earlier one as it was
             self.__dict__ = before
@@ -88,7 +88,7 @@ class Adapter(ABC):
         """Add the next images of a stream, ``(n, d)`` with n ≥ 1. Everything seen so far counts the same."""
         rows = self._checked(batch)
         self._check_options()
-        if self._uses_labels():
+        if self.uses_labels:
             raise ValueError(_ORACLE)
         if self._device is None:
             self._start(rows.device, rows.dtype)
@@ -188,7 +188,9 @@ class Adapter(ABC):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         """Put back what :meth:`_state` gave."""
 
-    def _uses_labels(self) -> bool:
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the options ask for the true labels: an oracle, for comparison only."""
         return False
 
     @abstractmethod

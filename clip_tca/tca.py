@@ -42,7 +42,9 @@ class _PseudoSourceAdapter(Adapter):
         lambda self: self._learned("pseudo_source_covariance"), doc="``(d, d)`` Σ̂_s, shrunk as W takes it."
     )
 
-    def _uses_labels(self) -> bool:
+    @property
+    def uses_labels(self) -> bool:
+        """Whether ``balance`` is ``"oracle"``: the true labels of the test set are counted."""
         return self.balance == "oracle"
 
     def _check_options(self) -> None:

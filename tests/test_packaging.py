@@ -56,7 +56,8 @@ def test_anything_else_is_refused(name):
 
 
 def test_public_names():
-    assert set(clip_tca.__all__) == {"LinearTCA", "MLPTCA", "ConditionalTCA", "ZeroShotClassifier", "__version__"}
+    adapters = {"LinearTCA", "MLPTCA", "ConditionalTCA", "ZeroShotClassifier"}
+    assert set(clip_tca.__all__) == {*adapters, "evaluate", "__version__"}
     assert set(clip_tca.__all__) == set(dir(clip_tca))
     with pytest.raises(AttributeError, match="Nothing"):
         _ = clip_tca.Nothing

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 
 from clip_tca import __version__
-from clip_tca.cli import evaluate
+from clip_tca.cli import cache, compare, data, embed, evaluate
 
 
 def parser() -> argparse.ArgumentParser:
@@ -18,13 +19,44 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    evaluate.add(commands)
+    for command in (evaluate, compare, embed, data, cache):
+        command.add(commands)
     return top
+
+
+class Stderr(logging.Handler):
+    """Log lines on stderr; what adapters say of every fit is said once."""
+
+    def __init__(self) -> None:
+        """Take warnings and worse."""
+        super().__init__(logging.WARNING)
+        self.said: set[tuple[object, ...]] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line."""
+        about = (record.msg, *(record.args or ())[:1]) if isinstance(record.args, tuple) else (record.msg,)
+        if record.name == "clip_tca.adapter" and about in self.said:
+            return
+        self.said.add(about)
+        print(f"clip-tca: {record.getMessage()}", file=sys.stderr)
+
+
+def say_warnings() -> None:
+    """Our warnings go to stderr; those of libraries, which we turn into errors or know to be harmless, do not."""
+    ours = logging.getLogger("clip_tca")
+    for handler in [handler for handler in ours.handlers if isinstance(handler, Stderr)]:
+        ours.removeHandler(handler)
+    ours.addHandler(Stderr())
+    if not logging.getLogger().handlers:
+        logging.getLogger().addHandler(logging.NullHandler())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command: 0 done, 1 failed with one clear line, 2 wrong usage, 130 interrupted."""
-    options = parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser().parse_args(words)
+    options.arguments = words[words.index(options.command) + 1 :]
+    say_warnings()
     try:
         status: int = options.run(options)
         sys.stdout.flush()

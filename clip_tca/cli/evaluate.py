@@ -1,13 +1,12 @@
-"""``clip-tca eval``: zero-shot and adapted accuracy for each domain of a data set."""
+"""``clip-tca eval``: zero-shot and adapted accuracy for each domain of a data set, beside the published numbers."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from clip_tca.adapter import Adapter
-    from clip_tca.zero_shot import ZeroShotClassifier
+from clip_tca.cli import options as shared
+from clip_tca.evaluation.names import DEFAULT_METHODS, METHODS, PROTOCOLS, SETTINGS
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -15,58 +14,79 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "eval",
         help="accuracy before and after adaptation",
-        description="Print zero-shot and adapted accuracy (%%) for each domain.",
+        description="Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain.",
     )
-    command.add_argument(
-        "--dataset",
-        required=True,
-        choices=["synthetic"],
-        help="synthetic: made-up embeddings with a shift, drawn from --seed; needs no model and no download",
+    shared.add_data(command, required=False)
+    shared.add_model(command)
+    shared.add_prompts(command)
+    group = command.add_argument_group("evaluation")
+    group.add_argument(
+        "--method",
+        action="append",
+        choices=METHODS,
+        metavar="NAME",
+        help=f"{', '.join(METHODS)}; repeatable (default: {', '.join(DEFAULT_METHODS)})",
     )
-    command.add_argument("--seed", type=int, default=0, help="seed of the synthetic set (default: %(default)s)")
-    command.set_defaults(run=run)
+    group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source")
+    group.add_argument("--balance", help="estimated, uniform, predicted, global or oracle (uses true labels)")
+    group.add_argument("--solver", help="monge, coral, gradient or mean")
+    group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
+    group.add_argument("--setting", choices=SETTINGS, default="transductive", help="default: %(default)s")
+    group.add_argument("--protocol", choices=tuple(PROTOCOLS), default="full", help="default: %(default)s")
+    group.add_argument("--batch-size", type=shared.positive, default=128, metavar="N", help="default: %(default)s")
+    group.add_argument("--seeds", type=shared.positive, default=1, metavar="N", help="shuffles (default: %(default)s)")
+    group.add_argument("--seed", type=int, help="of the synthetic set (default: 0)")
+    group.add_argument(
+        "--recipe",
+        metavar="FILE",
+        help="TOML file of runs, or a name of eval/recipes/; options given here go before its own",
+    )
+    shared.add_output(command)
+    command.set_defaults(run=run, parser=command)
 
 
-def methods(classifier: ZeroShotClassifier) -> dict[str, Adapter]:
-    """The adapters of the table, by the name in its first column."""
-    from clip_tca import MLPTCA, ConditionalTCA, LinearTCA
-
-    return {
-        "linear-tca": LinearTCA(classifier),
-        "mlp2-tca": MLPTCA(classifier, layers=2),
-        "mlp3-tca": MLPTCA(classifier, layers=3),
-        "conditional-tca": ConditionalTCA(classifier),
-    }
+def assignment(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}; write NAME=VALUE, such as steps=50")
+    return name.strip().replace("-", "_"), value.strip()
 
 
 def run(options: argparse.Namespace) -> int:
-    """Adapt to every domain by itself and print the table."""
-    import torch
+    """Evaluate once, or once for each run of a recipe."""
+    from clip_tca.evaluation.formats import render
+    from clip_tca.evaluation.recipe import arguments, find
 
-    from clip_tca import ZeroShotClassifier
-    from clip_tca.datasets.synthetic import synthetic
+    shared.check_output(options)
+    runs = [options]
+    if options.recipe is not None:
+        lines = arguments(find(options.recipe), options.parser, options.arguments)
+        runs = [options.parser.parse_args(line) for line in lines]
+    elif options.dataset is None:
+        options.parser.error(f"--dataset or --recipe is needed; data sets are {', '.join(shared.DATASETS)}")
+    for one in runs:
+        shared.spare_waiting(one)
+    from clip_tca.evaluation.runner import evaluate  # imports the hub's client, which reads the environment
 
-    data = synthetic(options.seed)
-    classifier = ZeroShotClassifier(data.text, scale=data.scale)
-    rows: dict[str, list[float]] = {}
-    for z, y in data.domains.values():
-        predictions = {"zero-shot": classifier.predict(z)}
-        predictions |= {name: adapter.fit(z).predict(z) for name, adapter in methods(classifier).items()}
-        for name, predicted in predictions.items():
-            rows.setdefault(name, []).append(100 * (predicted == y).to(torch.float64).mean().item())
-    print(f"Accuracy (%) on synthetic embeddings, seed {options.seed}; made up, not a benchmark.\n")
-    print(table(list(data.domains), rows))
+    records = [evaluate(one.dataset, **keywords(one)) for one in runs]
+    shared.deliver(options, lambda form: render(records, form))
     return 0
 
 
-def table(domains: list[str], rows: dict[str, list[float]]) -> str:
-    """One line for each method: accuracy for each domain, their mean, and the gain of the mean over the first line."""
-    width = max(map(len, rows))
-    base = next(iter(rows.values()))
-    lines = ["  ".join([f"{'method':{width}}", *[f"{name:>8}" for name in [*domains, "average", "gain"]]])]
-    for name, values in rows.items():
-        mean = sum(values) / len(values)
-        gain = mean - sum(base) / len(base)
-        cells = [f"{value:{max(8, len(domain))}.2f}" for value, domain in zip(values, domains, strict=True)]
-        lines.append("  ".join([f"{name:{width}}", *cells, f"{mean:8.2f}", f"{gain:+8.2f}"]))
-    return "\n".join(lines)
+def keywords(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of :func:`clip_tca.evaluate`."""
+    from clip_tca.evaluation.methods import parse_value
+
+    given = {name: getattr(options, name) for name in ("k", "balance", "solver")}
+    chosen = {name: value for name, value in given.items() if value is not None} | dict(options.set or [])
+    return {
+        **shared.inputs(options),
+        **({} if options.seed is None else {"seed": options.seed}),
+        "methods": options.method or DEFAULT_METHODS,
+        "options": {name: parse_value(value) for name, value in chosen.items()},
+        "setting": options.setting,
+        "protocol": options.protocol,
+        "batch_size": options.batch_size,
+        "seeds": options.seeds,
+    }

@@ -1,0 +1,79 @@
+"""``clip-tca data``: which data sets are known, whether a copy is complete, and what the demo looks like."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from clip_tca.cli import options as shared
+from clip_tca.datasets.registry import BENCHMARKS
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    command = commands.add_parser("data", help="data sets: list, check, show")
+    actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="the data sets known by name").set_defaults(run=known)
+    check = actions.add_parser("check", help="compare a copy with the published counts")
+    shared.add_data(check)
+    check.set_defaults(run=compare)
+    show = actions.add_parser("show", help="a contact sheet of the demo's pictures, as PNG")
+    show.add_argument("dataset", choices=["demo"])
+    show.add_argument("--output", "-o", metavar="FILE", default="clip-tca-demo.png", help="default: %(default)s")
+    show.set_defaults(run=sheet)
+
+
+def known(_options: argparse.Namespace) -> int:
+    """Name, counts, domains and hub id of each benchmark."""
+    for benchmark in BENCHMARKS.values():
+        mirror = benchmark.hub_id + ("" if benchmark.verified else " (community copy, counts are checked)")
+        total, classes = sum(benchmark.images.values()), len(benchmark.classes)
+        print(f"{benchmark.name:12}{total:6d} images  {classes:3d} classes  hub: {mirror}")
+        print(" " * 12 + ", ".join(f"{name} {count}" for name, count in benchmark.images.items()))
+    print("folder      your own: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID")
+    print("demo        drawn by this package, with a small model of its own; needs no download")
+    print("synthetic   made-up embeddings; needs neither pictures nor a model")
+    return 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Counts for each domain and class against the published ones; 1 if they differ."""
+    shared.spare_waiting(options)
+    from clip_tca.datasets.source import Source
+
+    names = ("data_dir", "hub_id", "revision", "image_column", "label_column", "domain_column")
+    given = {name: getattr(options, name) for name in names}
+    data = Source(options.dataset, **given, domains=tuple(options.domains or ())).load()
+    counts = data.counts()
+    width = max(map(len, [*data.classes, "class"]))
+    for domain in dict.fromkeys([*data.expected, *data.domains]):
+        found, published = sum(counts.get(domain, [])), data.expected.get(domain)
+        print(f"{domain}: {found} images" + ("" if published is None else f", {published} published"))
+        wanted = data.expected_classes.get(domain, [None] * len(data.classes))
+        for name, here, there in zip(data.classes, counts.get(domain, [0] * len(data.classes)), wanted, strict=True):
+            note = "" if there is None else f" of {there}" + ("" if here == there else "  <- differs")
+            print(f"  {name:{width}} {here:5d}{note or ('  <- missing' if not here else '')}")
+    for name in data.ignored:
+        print(f"extra, not used: {name}")
+    differences = data.differences()
+    missing = [domain for domain in data.expected if domain not in data.domains]
+    if missing:
+        print(f"missing domains: {', '.join(missing)}")
+    if not data.expected:
+        print("no published counts to compare with")
+    else:
+        print("complete" if not differences else f"{len(differences)} differences from the published counts")
+    return 1 if differences else 0
+
+
+def sheet(options: argparse.Namespace) -> int:
+    """Write the contact sheet."""
+    from clip_tca.datasets.demo import contact_sheet
+    from clip_tca.files import atomic
+
+    shared.check_output(options)
+    picture = contact_sheet()
+    with atomic(Path(options.output)) as part:
+        picture.save(part, format="PNG")
+    print(f"written: {options.output}")
+    return 0

@@ -1,0 +1,44 @@
+"""``clip-tca embed``: encode a data set into the store, and into a file if one is named."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from clip_tca.cli import options as shared
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    command = commands.add_parser(
+        "embed",
+        help="encode images into the embedding store",
+        description="Encode images and prompts once; eval then takes them from the store.",
+    )
+    shared.add_data(command)
+    shared.add_model(command)
+    shared.add_prompts(command)
+    command.add_argument(
+        "--output", "-o", metavar="FILE", help="also write one .safetensors file of embeddings and labels"
+    )
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Encode, and say what was done."""
+    shared.check_output(options)
+    shared.spare_waiting(options)
+    from clip_tca.evaluation.inputs import Inputs
+
+    if options.output is not None and not options.output.endswith(".safetensors"):
+        raise ValueError(f"output: {options.output}; its name must end with .safetensors")
+    data, about = Inputs(options.dataset, **shared.inputs(options)).embed()
+    for name, (z, _) in data.domains.items():
+        print(f"{about['dataset']}/{name}: {len(z)} images, {z.shape[1]} dimensions")
+    cost = about["cost"]
+    print(f"{cost['encoded_images']} encoded in {cost['encoding_seconds']:.1f} s, the rest was in the store")
+    if options.output is not None:
+        prompts = about["prompts"]["name"] if about["prompts"] else options.prompts or "single"
+        data.save(options.output, f"text.{prompts}")
+        print(f"written: {Path(options.output)}")
+    return 0

@@ -1,0 +1,137 @@
+"""Options that several commands share: which data, which model, which prompts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.evaluation.names import FORMATS
+
+DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
+SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
+
+_DATA = ("data_dir", "hub_id", "revision", "image_column", "label_column", "domain_column", "domains")
+_MODEL = ("model", "pretrained", "device", "precision", "skip_bad", "workers", "encode_batch_size")
+_PROMPTS = ("prompts", "class_names")
+
+
+def dataset(text: str) -> str:
+    """A data set's name, or a file of stored embeddings."""
+    if text in DATASETS or text.endswith(".safetensors"):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text!r}; allowed are {', '.join(DATASETS)} and FILE.safetensors (stored embeddings)"
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; a whole number of at least 1 is needed")
+    return int(text)
+
+
+def add_data(command: argparse.ArgumentParser, required: bool = True) -> None:
+    """Which pictures."""
+    group = command.add_argument_group("data")
+    group.add_argument("--dataset", required=required, type=dataset, help=f"{', '.join(DATASETS)} or FILE.safetensors")
+    group.add_argument("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: the hub")
+    group.add_argument("--hub-id", metavar="ID", help="data set on the hub, a saved data set, or Parquet")
+    group.add_argument("--revision", help="commit or tag on the hub")
+    for what in ("image", "label", "domain"):
+        group.add_argument(f"--{what}-column", metavar="NAME", help=f"column with the {what}s of a hub data set")
+    group.add_argument("--domain", dest="domains", action="append", metavar="NAME", help="only this domain; repeatable")
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    """Which encoder, and how to run it."""
+    group = command.add_argument_group("model")
+    group.add_argument(
+        "--model", help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR or demo (default: ViT-B-16-quickgelu)"
+    )
+    group.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
+    group.add_argument("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    group.add_argument("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
+    group.add_argument("--skip-bad", action="store_true", default=None, help="go on without images that can't be read")
+    group.add_argument("--no-cache", action="store_true", help="neither read nor write the embedding store")
+    group.add_argument(
+        "--workers", type=int, metavar="N", help="processes that decode images (default: cores, at most 8)"
+    )
+    group.add_argument("--encode-batch-size", type=positive, metavar="N", help="images encoded together (default: 64)")
+
+
+def add_prompts(command: argparse.ArgumentParser) -> None:
+    """Which prompts."""
+    group = command.add_argument_group("prompts")
+    group.add_argument("--prompts", metavar="NAME|FILE", help="single, watt or a file of templates (default: single)")
+    group.add_argument("--class-names", metavar="raw|clean|FILE", help="default: clean; raw in --protocol watt")
+
+
+def add_output(command: argparse.ArgumentParser) -> None:
+    """Where the result goes."""
+    group = command.add_argument_group("output")
+    group.add_argument("--format", choices=FORMATS, help="default: table; with --output, by the file's suffix")
+    group.add_argument("--output", "-o", metavar="FILE", help="write there as well; whole or not at all")
+
+
+def inputs(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given of data, model and prompts, for :class:`clip_tca.evaluation.inputs.Inputs`."""
+    given = {name: getattr(options, name) for name in (*_DATA, *_MODEL, *_PROMPTS)}
+    return {name: value for name, value in given.items() if value is not None} | {
+        "cache": not options.no_cache,
+        "progress": True,
+    }
+
+
+def spare_waiting(options: argparse.Namespace) -> None:
+    """Where the hub can't be reached, tell its client at once: it would try for most of a minute before it said so.
+
+    Must come before that client is imported. What is in its cache is found all the same.
+    """
+    given = vars(options)
+    model, place = given.get("model") or "", given.get("hub_id") or ""
+    needs_no_model = given["dataset"] not in (*BENCHMARKS, "folder") and not model
+    model_here = needs_no_model or model == "demo" or model.startswith("local-dir:")
+    model_here = model_here or "model" not in given or Path(given["pretrained"] or "").is_file()
+    if model_here and (
+        given["data_dir"] or Path(place or "-").exists() or given["dataset"] not in (*BENCHMARKS, "folder")
+    ):
+        return
+    proxies = {name.lower() for name in os.environ} & {"http_proxy", "https_proxy", "all_proxy"}
+    if "HF_HUB_OFFLINE" in os.environ or proxies:
+        return
+    address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    try:
+        port = address.port or (80 if address.scheme == "http" else 443)
+        socket.create_connection((address.hostname or "", port), timeout=5).close()
+    except (OSError, ValueError):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def check_output(options: argparse.Namespace) -> None:
+    """Fail before the work, not after it, if the result could not be written."""
+    if options.output is not None:
+        path = Path(options.output)
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            raise ValueError(
+                f"output: {path} is a folder, or its folder does not exist; name a file in a folder that does"
+            )
+
+
+def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
+    """Print the result in the format asked for; with ``--output`` write that to the file, and print the table."""
+    from clip_tca.files import write_text
+
+    if options.output is None:
+        sys.stdout.write(text(options.format or "table"))
+        return
+    path = Path(options.output)
+    write_text(path, text(options.format or SUFFIXES.get(path.suffix.lower(), "table")))
+    sys.stdout.write(text("table"))

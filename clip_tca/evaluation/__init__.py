@@ -1,0 +1,1 @@
+"""Evaluation: protocols, methods by name, the runner, its record, and the published numbers beside it."""

@@ -1,0 +1,158 @@
+"""What goes into an evaluation: pictures, model and prompts, turned into embeddings, with a note of their origin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clip_tca.datasets.embedding_set import EmbeddingSet, load
+from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.source import Source
+from clip_tca.datasets.synthetic import synthetic
+from clip_tca.embed import BATCH, Embedder
+from clip_tca.encoder import MODEL, PRETRAINED, Encoder
+from clip_tca.prompts import class_names, load_prompts
+from clip_tca.store import Store, checksum
+
+
+@dataclass
+class Inputs:
+    """A data set of pictures with the model and the prompts to embed it, or stored embeddings.
+
+    Attributes:
+        dataset: ``pacs``, ``officehome``, ``vlcs``, ``folder``, ``demo``; or, without pictures, ``synthetic`` or a
+            safetensors file of stored embeddings.
+        data_dir: Folder of the images; None takes the hub.
+        hub_id: Data set on the hub, or a local copy in its formats.
+        revision: Commit or tag on the hub.
+        image_column: Column of a hub data set; None looks for the usual name. So do the next two.
+        label_column: Column of the labels.
+        domain_column: Column of the domains.
+        domains: Domains to take; empty takes all.
+        model: open_clip model; None is ``ViT-B-16-quickgelu``, or the bundled model for the demo.
+        pretrained: Tag or file of its weights.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+        precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
+        prompts: ``single``, ``watt`` or a file of templates.
+        class_names: ``clean``, ``raw`` or a class-name file.
+        skip_bad: Go on without images that can't be read.
+        cache: Keep embeddings in the store, and take them from it.
+        workers: Processes that decode; None is the number of cores, at most 8.
+        encode_batch_size: Images encoded together.
+        progress: Show bars on stderr, if that is a terminal.
+        seed: Of the synthetic set.
+    """
+
+    dataset: str
+    data_dir: str | Path | None = None
+    hub_id: str | None = None
+    revision: str | None = None
+    image_column: str | None = None
+    label_column: str | None = None
+    domain_column: str | None = None
+    domains: Sequence[str] = ()
+    model: str | None = None
+    pretrained: str = PRETRAINED
+    device: str = "auto"
+    precision: str = "auto"
+    prompts: str = "single"
+    class_names: str = "clean"
+    skip_bad: bool = False
+    cache: bool = True
+    workers: int | None = None
+    encode_batch_size: int = BATCH
+    progress: bool = False
+    seed: int = 0
+
+    def embed(self) -> tuple[EmbeddingSet, dict[str, Any]]:
+        """Embeddings, and for the record: data, model, prompts and cost."""
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers: {self.workers}; a whole number of at least 0 is needed")
+        if self.encode_batch_size < 1:
+            raise ValueError(f"encode_batch_size: {self.encode_batch_size}; at least 1 is needed")
+        if self.dataset == "synthetic":
+            return self._ready(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
+        if self.dataset.endswith(".safetensors"):
+            name = Path(self.dataset).stem
+            return self._ready(
+                load(self.dataset, f"text.{self.prompts}"), name, {"kind": "embeddings", "path": self.dataset}
+            )
+        return self._pictures()
+
+    def _ready(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> tuple[EmbeddingSet, dict[str, Any]]:
+        if unknown := [domain for domain in self.domains if domain not in data.domains]:
+            raise ValueError(f"domain: {unknown[0]!r}; {name} has {', '.join(data.domains)}")
+        data.domains = {domain: data.domains[domain] for domain in self.domains or data.domains}
+        classes = data.classes or [str(label) for label in range(data.text.shape[-2])]
+        domains = {domain: {"images": len(y)} for domain, (_, y) in data.domains.items()}
+        about = {"origin": origin, "classes": classes, "domains": domains, "differences": [], "left_out": 0}
+        return data, {
+            "dataset": name,
+            "data": about,
+            "model": None,
+            "prompts": None,
+            "cost": {"encoding_seconds": 0.0, "encoded_images": 0},
+        }
+
+    def _pictures(self) -> tuple[EmbeddingSet, dict[str, Any]]:
+        load_prompts(self.prompts, ())  # what is wrong and cheap to see comes before what is dear
+        store = Store() if self.cache else None
+        model = self.model or ("demo" if self.dataset == "demo" else MODEL)
+        encoder = Encoder(model, self.pretrained, self.device, self.precision, store.models if store else None)
+        data_dir = None if self.data_dir is None else str(self.data_dir)
+        columns = (self.image_column, self.label_column, self.domain_column)
+        source = Source(self.dataset, data_dir, self.hub_id, self.revision, *columns, tuple(self.domains))
+        if data_dir is None:
+            _ = encoder.identity  # a data set from the hub is the larger download
+        data = source.load()
+        names = class_names(data.classes, self.class_names, self.dataset if data.expected else None)
+        prompts = load_prompts(self.prompts, names)
+        began = time.perf_counter()
+        embedder = Embedder(encoder, store, self.skip_bad, self.workers, self.encode_batch_size, self.progress)
+        text = embedder.texts(prompts)
+        z = embedder.pictures(data)
+        seconds = time.perf_counter() - began
+        labels = {name: torch.tensor(domain.labels) for name, domain in data.domains.items()}
+        embedded = EmbeddingSet(text, encoder.scale, {name: (z[name], labels[name]) for name in z}, names)
+        return embedded, {
+            "dataset": data.name if data.expected or self.dataset == "demo" else "folder",
+            "data": {**_about(data), "left_out": embedder.left_out},
+            "model": {
+                **{name: getattr(encoder.identity, name) for name in ("model", "pretrained", "weights")},
+                "precision": encoder.precision,
+                "device": encoder.device.type,
+                "preprocessing": encoder.identity.preprocessing,
+                "scale": encoder.scale,
+            },
+            "prompts": {
+                "name": prompts.name,
+                "templates": list(prompts.templates),
+                "class_names": self.class_names
+                if self.class_names in ("raw", "clean")
+                else Path(self.class_names).name,
+                "classes": names,
+                "texts_sha256": prompts.fingerprint(),
+                "embeddings_sha256": checksum(text),
+            },
+            "cost": {"encoding_seconds": seconds, "encoded_images": embedder.encoded},
+        }
+
+
+def _about(data: ImageSet) -> dict[str, Any]:
+    counts = data.counts()
+    domains = {
+        name: {"images": len(domain), "per_class": counts[name], "files_sha256": domain.fingerprint()}
+        for name, domain in data.domains.items()
+    }
+    return {
+        "name": data.name,
+        "origin": data.origin,
+        "classes": data.classes,
+        "domains": domains,
+        "differences": data.differences(),
+    }

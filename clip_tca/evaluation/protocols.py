@@ -1,0 +1,87 @@
+"""Which images are seen, what accuracy is divided by, and what a method may have seen when it predicts.
+
+Protocols: ``full`` counts every image. ``watt`` shuffles, never sees the last incomplete batch and still divides by all
+images (so 100 % is out of reach). ``kept`` drops it too, and divides by what was kept.
+
+Settings: ``transductive`` fits once on the whole domain. ``online`` shows batch after batch; each is predicted when the
+statistics have seen it and those before it, never later ones. ``episodic`` adapts to each batch alone and forgets it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from clip_tca.evaluation.methods import Method
+from clip_tca.zero_shot import ZeroShotClassifier
+
+EXACT = 32
+"""From this batch size on, an online map is solved for every batch, unless ``refresh`` is given."""
+
+
+def order(images: int, protocol: str, batch: int, seed: int) -> Tensor:
+    """The images seen, shuffled."""
+    shuffled = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
+    return shuffled if protocol == "full" else shuffled[: images // batch * batch]
+
+
+def divisor(images: int, seen: int, protocol: str) -> int:
+    """What the number of correct predictions is divided by."""
+    return seen if protocol == "kept" else images
+
+
+@dataclass
+class Clock:
+    """Seconds spent on adapting and on predicting."""
+
+    adapting: float = 0.0
+    predicting: float = 0.0
+    _start: float = field(default_factory=time.perf_counter)
+
+    def adapted(self) -> None:
+        """What was done since the last call was adapting."""
+        self.adapting += self._lap()
+
+    def predicted(self) -> None:
+        """What was done since the last call was predicting."""
+        self.predicting += self._lap()
+
+    def _lap(self) -> float:
+        now = time.perf_counter()
+        lap, self._start = now - self._start, now
+        return lap
+
+
+def predict(
+    method: Method, classifier: ZeroShotClassifier, z: Tensor, labels: Tensor, setting: str, batch: int
+) -> tuple[Tensor, Clock]:
+    """Predicted classes ``(n,)`` of embeddings in the order in which they are seen.
+
+    ``labels`` go to a method only if it is an oracle and says so.
+    """
+    clock = Clock()
+    if method.name == "zero-shot":
+        predicted = classifier.predict(z)
+        clock.predicted()
+        return predicted, clock
+    if setting == "online" and batch >= EXACT and "refresh" not in method.options:
+        method = Method(method.name, {**method.options, "refresh": 1})
+    parts = [slice(0, len(z))] if setting == "transductive" else [slice(i, i + batch) for i in range(0, len(z), batch)]
+    adapter = method.adapter(classifier)
+    predictions = []
+    for part in parts:
+        if setting == "episodic":
+            adapter = method.adapter(classifier)
+        if adapter is None:
+            raise ValueError(f"method: {method.name!r} does not adapt")
+        if setting == "online" or len(z[part]) == 1:
+            adapter.partial_fit(z[part])
+        else:
+            adapter.fit(z[part], labels[part] if adapter.uses_labels else None)
+        clock.adapted()
+        predictions.append(adapter.predict(z[part]))
+        clock.predicted()
+    return torch.cat(predictions), clock
