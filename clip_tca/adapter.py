@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clip_tca.checks import whole
 from clip_tca.embeddings import CHUNK, Array, check_labels, check_rows, compute_dtype, is_fake, like, to_tensor, unit
 from clip_tca.zero_shot import ZeroShotClassifier
 
@@ -56,14 +57,23 @@ class Adapter(ABC):
     # -- fitting -------------------------------------------------------------------------------------------------------
 
     @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside
-    def fit(self: A, z: Tensor | np.ndarray, labels: Tensor | np.ndarray | list[int] | None = None) -> A:
+    def fit(
+        self: A,
+        z: Tensor | np.ndarray,
+        labels: Tensor | np.ndarray | list[int] | None = None,
+        *,
+        logits: Tensor | np.ndarray | None = None,
+    ) -> A:
         """Adapt to all test embeddings ``z`` ``(n, d)`` at once; an earlier fit is forgotten.
 
         Args:
             z: Unlabeled test embeddings.
             labels: True classes. Only ``balance="oracle"`` ever looks at them; everything else drops them here.
+            logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+): certainty is judged by
+                them, in place of the classifier's.
         """
         rows = self._checked(z)
+        scores = self._checked_logits(logits, rows)
         if len(rows) < 2:
             raise ValueError("embeddings: 1 row; fit needs at least 2 (partial_fit takes single images of a stream)")
         truth = None if labels is None else check_labels(labels, len(rows), self.classifier.classes, rows.device)
@@ -73,7 +83,7 @@ class Adapter(ABC):
         before = self.__dict__.copy()
         try:
             self._start(rows.device, rows.dtype)
-            self._observe_all(rows, truth if self.uses_labels else None)
+            self._observe_all(rows, truth if self.uses_labels else None, scores)
             self._solve_now()
         except BaseException:  # an interrupted or impossible fit leaves the earlier one as it was
             self.__dict__ = before
@@ -84,9 +94,13 @@ class Adapter(ABC):
         return self
 
     @torch.inference_mode(False)
-    def partial_fit(self: A, batch: Tensor | np.ndarray) -> A:
-        """Add the next images of a stream, ``(n, d)`` with n ≥ 1. Everything seen so far counts the same."""
+    def partial_fit(self: A, batch: Tensor | np.ndarray, *, logits: Tensor | np.ndarray | None = None) -> A:
+        """Add the next images of a stream, ``(n, d)`` with n ≥ 1. Everything seen so far counts the same.
+
+        ``logits`` are as in :meth:`fit`.
+        """
         rows = self._checked(batch)
+        scores = self._checked_logits(logits, rows)
         self._check_options()
         if self.uses_labels:
             raise ValueError(_ORACLE)
@@ -94,7 +108,7 @@ class Adapter(ABC):
             self._start(rows.device, rows.dtype)
         elif self._device != rows.device:
             raise ValueError(f"embeddings: on {rows.device}, but this stream began on {self._device}; move the batch")
-        self._observe_all(rows, None)
+        self._observe_all(rows, None, scores)
         return self
 
     @property
@@ -165,7 +179,7 @@ class Adapter(ABC):
         """Empty state for a new stream of rows of ``dtype`` on ``device``."""
 
     @abstractmethod
-    def _observe(self, z: Tensor, labels: Tensor | None) -> None:
+    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         """Add rows to the state."""
 
     @abstractmethod
@@ -216,10 +230,21 @@ class Adapter(ABC):
         self._solution, self._cast = {}, {}
         self._begin(device, self._dtype)
 
-    def _observe_all(self, rows: Tensor, labels: Tensor | None) -> None:
+    def _checked_logits(self, logits: Tensor | np.ndarray | None, rows: Tensor) -> Tensor | None:
+        if logits is None:
+            return None
+        scores = to_tensor(logits, "logits")
+        wanted = (len(rows), self.classifier.classes)
+        if scores.shape != wanted:
+            raise ValueError(f"logits: shape {tuple(scores.shape)}, but {wanted} is needed: (embeddings, classes)")
+        check_rows(scores, name="logits")
+        return scores.to(rows.device)
+
+    def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
-            self._observe(self._prepared(rows[part]), None if labels is None else labels[part])
+            also = (None if extra is None else extra[part] for extra in (labels, logits))
+            self._observe(self._prepared(rows[part]), *also)
         self._seen += len(rows)
         self._pending += len(rows)
         self._last = len(rows)
@@ -265,28 +290,3 @@ class Adapter(ABC):
     def _check_common(self) -> None:
         if self.refresh != "auto" and not whole(self.refresh, 1):
             raise ValueError(f"refresh: {self.refresh!r}; allowed are 'auto' or a whole number of at least 1")
-
-
-def whole(value: Any, least: int) -> bool:
-    """Whether ``value`` is a whole number of at least ``least``."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
-
-
-def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    """Raise ValueError unless ``value`` is one of ``allowed``."""
-    if value not in allowed:
-        raise ValueError(f"{name}: {value!r}; allowed are {', '.join(map(str, allowed))}")
-
-
-def check_shrinkage(value: Any) -> None:
-    """Raise ValueError unless ``value`` is ``"auto"`` or a number from 0 to 1."""
-    if value != "auto" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
-        raise ValueError(f"shrinkage: {value!r}; allowed are 'auto' or a number from 0 to 1")
-
-
-def check_descent(steps: Any, lr: Any) -> None:
-    """Raise ValueError unless ``steps`` is a whole number ≥ 0 and ``lr`` a positive number."""
-    if not whole(steps, 0):
-        raise ValueError(f"steps: {steps!r}; a whole number of at least 0 is needed (20 is the default)")
-    if not (isinstance(lr, (int, float)) and 0 < lr < float("inf")):
-        raise ValueError(f"lr: {lr!r}; a positive number is needed (0.001 is the default)")

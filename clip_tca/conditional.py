@@ -49,7 +49,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clip_tca.adapter import Adapter, check_shrinkage, log, whole
+from clip_tca.adapter import Adapter, log
+from clip_tca.checks import check_shrinkage, whole
 from clip_tca.embeddings import Array, like, to_tensor
 from clip_tca.gaussians import fewest, gaussian_head, least_move
 from clip_tca.sample import Sample
@@ -125,7 +126,9 @@ class ConditionalTCA(Adapter):
         c, d = self.classifier.classes, self.classifier.dim
         self._sample = Sample(max(8192, 32 * c) if self.memory == "auto" else self.memory, d, device, dtype)
 
-    def _observe(self, z: Tensor, labels: Tensor | None) -> None:
+    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
+        if logits is not None:
+            raise ValueError("logits: ConditionalTCA estimates class by class from its own classifier; use LinearTCA")
         self._sample.update(z)
 
     def _solve(self) -> dict[str, Tensor]:

@@ -116,9 +116,9 @@ class PseudoSource:
         self.labels = self.group.clone()
         self.sample = Sample(max(ESTIMATE_ROWS, 8 * c), d, device, dtype) if balance == "estimated" else None
 
-    def update(self, z: Tensor, labels: Tensor | None = None) -> None:
-        """Offer the rows of ``z`` ``(n, d)`` to the bank."""
-        p = self.classifier.log_probabilities(z).exp()
+    def update(self, z: Tensor, labels: Tensor | None = None, logits: Tensor | None = None) -> None:
+        """Offer the rows of ``z`` ``(n, d)`` to the bank, judged by ``logits`` ``(n, c)`` or else by the classifier."""
+        p = self.classifier.log_probabilities(z).exp() if logits is None else exact(logits).softmax(dim=1)
         score, predicted = uncertainty(p, self.kind), p.argmax(dim=1)
         self.predicted += torch.bincount(predicted, minlength=len(self.predicted))
         group = torch.zeros_like(predicted) if self.balance == "global" else predicted

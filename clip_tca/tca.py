@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from clip_tca import alignment, mlp
-from clip_tca.adapter import Adapter, check_descent, check_shrinkage, log, one_of, whole
+from clip_tca.adapter import Adapter, log
+from clip_tca.checks import check_descent, check_shrinkage, one_of, whole
 from clip_tca.embeddings import exact
 from clip_tca.pseudo_source import BALANCES, UNCERTAINTIES, Balance, PseudoSource, Uncertainty
 from clip_tca.sample import Sample
@@ -58,9 +59,9 @@ class _PseudoSourceAdapter(Adapter):
         self._moments = Moments.empty(self.classifier.dim, device)
         self._bank = PseudoSource(self.classifier, self.k, self.balance, self.uncertainty, device, dtype)
 
-    def _observe(self, z: Tensor, labels: Tensor | None) -> None:
+    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         self._moments.update(z)
-        self._bank.update(z, labels)
+        self._bank.update(z, labels, logits)
 
     def _linear(self, solver: Solver, shrinkage: Shrinkage, steps: int = 20, lr: float = 1e-3) -> dict[str, Tensor]:
         """W and the offset of z ↦ zW + offset, with the means and covariances of both sides from which W was solved."""
@@ -270,8 +271,8 @@ class MLPTCA(_PseudoSourceAdapter):
         super()._begin(device, dtype)
         self._rows = Sample(self.memory, self.classifier.dim, device, dtype)
 
-    def _observe(self, z: Tensor, labels: Tensor | None) -> None:
-        super()._observe(z, labels)
+    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
+        super()._observe(z, labels, logits)
         self._rows.update(z)
 
     def _state(self) -> dict[str, Tensor]:

@@ -389,3 +389,36 @@ def test_the_map_of_a_stream_is_solved_rarely(shifted, monkeypatch):
     assert counts[1] == len(shifted.z)
     assert counts[50] == 1 + (len(shifted.z) - 1) // 50
     assert counts[50] < counts["auto"] < len(shifted.z) / 4
+
+
+# -- LinearTCA+ --------------------------------------------------------------------------------------------------------
+
+
+def test_the_classifier_s_own_logits_change_nothing(shifted):
+    plain, given = LinearTCA(shifted.g), LinearTCA(shifted.g)
+    unit = torch.nn.functional.normalize(shifted.z, dim=1)
+    plain.fit(shifted.z)
+    given.fit(shifted.z, logits=shifted.g.logits(unit.double()))
+    torch.testing.assert_close(given.W_, plain.W_)
+
+
+def test_certainty_is_judged_by_the_logits_given(shifted):
+    """Logits that are certain of class 2 alone make a pseudo-source of class 2 alone."""
+    logits = torch.zeros(len(shifted.z), shifted.g.classes)
+    logits[:, 2] = torch.linspace(1, 5, len(logits))
+    tca = LinearTCA(shifted.g, k=10, balance="uniform").fit(shifted.z, logits=logits)
+    best = torch.nn.functional.normalize(shifted.z[-10:], dim=1).double().mean(0)
+    torch.testing.assert_close(tca.pseudo_source_mean_, best, rtol=1e-5, atol=1e-6)
+    stream = LinearTCA(shifted.g, k=10, balance="uniform")
+    for z, scores in zip(shifted.z.split(17), logits.split(17), strict=True):
+        stream.partial_fit(z, logits=scores)
+    torch.testing.assert_close(stream.W_, tca.W_)
+
+
+def test_logits_of_another_shape_are_refused(shifted):
+    with pytest.raises(ValueError, match=r"logits: shape \(3, 4\)"):
+        LinearTCA(shifted.g).fit(shifted.z, logits=torch.zeros(3, 4))
+    with pytest.raises(ValueError, match=r"logits.*NaN"):
+        LinearTCA(shifted.g).fit(shifted.z, logits=torch.full((len(shifted.z), 4), float("nan")))
+    with pytest.raises(ValueError, match="use LinearTCA"):
+        ConditionalTCA(shifted.g).fit(shifted.z, logits=torch.zeros(len(shifted.z), 4))

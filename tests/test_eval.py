@@ -72,3 +72,11 @@ def test_defaults_draws_every_kind_of_task(stored, monkeypatch):
     }
     gains = {"a": [1.0, 3.0], "b": [-1.0]}
     assert defaults.line("x", gains) == "| x | +2.0 (+1.0) | -1.0 | +0.50 | -1.0 |"
+
+
+def test_the_readme_shows_the_divisors_as_printed():
+    done = subprocess.run(
+        [sys.executable, ROOT / "eval" / "reported" / "divisors.py"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "| pacs | 96.08 | 97.11 | 97.36 | +1.28 | +0.25 |" in done.stdout

@@ -21,7 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from clip_tca import __version__
-from clip_tca.adapter import one_of, whole
+from clip_tca.checks import one_of, whole
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.encoder import choose_device
 from clip_tca.evaluation.inputs import Inputs
