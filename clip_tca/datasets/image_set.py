@@ -1,6 +1,6 @@
 """A data set of pictures: classes, and for each domain a list of pictures with their labels.
 
-Nothing is opened before it is needed; what identifies a picture is its name and the size of its file.
+Nothing is decoded before it is needed; what identifies a picture is its name, its size and a sample of its bytes.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ class Domain:
 
     Attributes:
         names: What a picture is called, ``class/file`` for files.
-        sizes: Bytes of each file.
+        marks: What else tells a file from another: its size and a sample of its content.
         labels: Index of each picture's class. For scoring only.
         source: Gives picture i: a path, bytes or a ready picture. Can be sent to worker processes.
+        drawn: Whether pictures are made when they are asked for, so that there is nothing to check beforehand.
     """
 
     names: list[str]
-    sizes: list[int]
+    marks: list[str]
     labels: list[int]
     source: Callable[[int], Source]
+    drawn: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
 
     def fingerprint(self) -> str:
-        """Hash of names and sizes."""
-        lines = "\n".join(f"{size} {name}" for name, size in zip(self.names, self.sizes, strict=True))
+        """Hash of names and marks."""
+        lines = "\n".join(f"{mark} {name}" for name, mark in zip(self.names, self.marks, strict=True))
         return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
     def subset(self, keep: Sequence[int]) -> Domain:
@@ -42,7 +44,7 @@ class Domain:
         return replace(
             self,
             names=[self.names[i] for i in keep],
-            sizes=[self.sizes[i] for i in keep],
+            marks=[self.marks[i] for i in keep],
             labels=[self.labels[i] for i in keep],
             source=Chosen(self.source, tuple(keep)),
         )

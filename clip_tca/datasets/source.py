@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from clip_tca.datasets.image_set import Domain, ImageSet
+from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark, plain
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 NAMES = (*BENCHMARKS, "folder", "demo")
 
@@ -43,10 +39,7 @@ class Source:
         """The data set, with counts checked against the published ones."""
         data = self._load()
         if self.domains:
-            known = {plain(name): name for name in data.domains}
-            if unknown := [name for name in self.domains if plain(name) not in known]:
-                raise ValueError(f"domain: {unknown[0]!r}; {data.name} has {', '.join(data.domains)}")
-            chosen = [known[plain(name)] for name in self.domains]
+            chosen = [_domain(name, list(data.domains), data.name) for name in self.domains]
             data.domains = {name: data.domains[name] for name in chosen}
             data.expected = {name: n for name, n in data.expected.items() if name in chosen}
             data.expected_classes = {name: n for name, n in data.expected_classes.items() if name in chosen}
@@ -59,6 +52,8 @@ class Source:
         if benchmark is None and self.dataset not in NAMES:
             raise ValueError(f"dataset: {self.dataset!r}; allowed are {', '.join(NAMES)}")
         if self.dataset == "demo":
+            from clip_tca.datasets.demo import demo_set
+
             return demo_set()
         if self.data_dir is not None:
             from clip_tca.datasets.folder import load_benchmark, load_folder
@@ -88,30 +83,10 @@ class Source:
         return data
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Pictures of the demo, drawn when they are asked for."""
-
-    style: str
-    numbers: tuple[tuple[str, int], ...]
-
-    def __call__(self, index: int) -> Image.Image:
-        """Picture ``index``."""
-        from clip_tca.datasets.demo import draw
-
-        return draw(self.style, *self.numbers[index])
-
-
-def demo_set() -> ImageSet:
-    """The bundled demo: seven classes drawn in four styles."""
-    from clip_tca.datasets.demo import CLASSES, IMAGES, STYLES, VERSION
-
-    numbers = tuple((name, index) for name in CLASSES for index in range(IMAGES))
-    labels = [CLASSES.index(name) for name, _ in numbers]
-    domains = {
-        style: Domain(
-            [f"{name}/{index}" for name, index in numbers], [VERSION] * len(numbers), labels, Drawn(style, numbers)
-        )
-        for style in STYLES
-    }
-    return ImageSet("demo", list(CLASSES), domains, {"kind": "drawn", "version": VERSION})
+def _domain(wanted: str, names: list[str], dataset: str) -> str:
+    """The domain of that name; in any spelling, if only one is meant."""
+    near = [name for name in names if name == wanted] or [name for name in names if plain(name) == plain(wanted)]
+    if len(near) != 1:
+        what = "is more than one" if near else "is none"
+        raise ValueError(f"domain: {wanted!r} {what} of {dataset}'s domains: {', '.join(near or names)}")
+    return near[0]
