@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -78,10 +80,9 @@ class Embedder:
         entries = self._entries(data)
         z: dict[str, Tensor] = {}
         for name, domain in data.domains.items():
-            rows = self._domain(domain, entries[name], f"{data.name}/{name}")
-            unread = torch.isnan(rows[:, 0])
-            if bool(unread.any()):
-                keep = (~unread).nonzero().flatten().tolist()
+            rows, unread = self._domain(domain, entries[name], f"{data.name}/{name}")
+            if unread:
+                keep = [i for i in range(len(domain)) if i not in unread]
                 data.domains[name], rows = domain.subset(keep), rows[keep]
             if not len(rows):
                 raise ValueError(f"{data.name}/{name}: none of its images can be read")
@@ -121,51 +122,51 @@ class Embedder:
 
     # -- encoding ------------------------------------------------------------------------------------------------------
 
-    def _domain(self, domain: Domain, entry: Entry | None, title: str) -> Tensor:
+    def _domain(self, domain: Domain, entry: Entry | None, title: str) -> tuple[Tensor, set[int]]:
+        """Rows of a domain, and the positions of pictures that only decoding showed to be bad."""
         parts = shards(len(domain))
         rows = [entry.read(i) if entry else None for i in range(len(parts))]
+        unread: set[int] = set()
         if any(part is None for part in rows):
             with entry.lock() if entry else nullcontext():
                 if entry:  # another run may have encoded them while this one waited
                     rows = [part if part is not None else entry.read(i) for i, part in enumerate(rows)]
                 missing = [i for i, part in enumerate(rows) if part is None]
                 with self._bar(sum(len(parts[i]) for i in missing), title) as bar:
-                    new = self._batches(domain, [parts[i] for i in missing], bar)
+                    new = self._batches(domain, [parts[i] for i in missing], bar, title)
                     for i in missing:
-                        batches = [next(new) for _ in range(0, len(parts[i]), self.batch)]
-                        rows[i] = rows_i = torch.cat(batches)
-                        if entry and not bool(torch.isnan(rows_i[:, 0]).any()):  # a mended picture is looked at again
-                            entry.write(i, rows_i)
+                        found = [next(new) for _ in range(0, len(parts[i]), self.batch)]
+                        rows[i] = shard = torch.cat([z for z, _ in found])
+                        bad = {position for _, positions in found for position in positions}
+                        if entry and not bad:  # otherwise a mended picture would not be looked at again
+                            entry.write(i, shard)
+                        unread |= bad
                         self.encoded += len(parts[i])
-        return torch.cat([part for part in rows if part is not None])
+        return torch.cat([part for part in rows if part is not None]), unread
 
-    def _batches(self, domain: Domain, parts: list[range], bar: tqdm[Any]) -> Iterator[Tensor]:
-        """Embeddings batch by batch; no batch crosses a shard, so a resumed run has those of an undisturbed one."""
+    def _batches(
+        self, domain: Domain, parts: list[range], bar: tqdm[Any], title: str
+    ) -> Iterator[tuple[Tensor, list[int]]]:
+        """Embeddings batch by batch, with the positions of pictures that could not be read, whose rows are zero.
+
+        No batch crosses a shard, so a resumed run has the batches of an undisturbed one.
+        """
         batches = [
             list(part[start : start + self.batch]) for part in parts for start in range(0, len(part), self.batch)
         ]
-        workers = min(default_workers() if self.workers is None else self.workers, len(batches))
-        loader: DataLoader[Any] = DataLoader(
-            Reader(domain, self.encoder.transform),  # type: ignore[arg-type]  # a sequence is all that it needs
-            batch_sampler=batches,
-            num_workers=workers,
-            collate_fn=_collate,
-            pin_memory=self.encoder.device.type == "cuda",
-        )
+        loaded = loader(domain, self.encoder.transform, batches, self.workers, self.encoder.device)
         together = self.batch
-        for indices, (pictures, reasons) in zip(batches, loader, strict=True):
+        for indices, (pictures, reasons) in zip(batches, loaded, strict=True):
             if reasons:
-                self._leave_out([f"{domain.names[indices[i]]}: {reason}" for i, reason in reasons.items()])
-            if len(pictures):
-                z, together = self._halving(pictures, together)
-            else:
-                z = torch.empty(0, self.encoder.texts(["-"]).shape[1])
-            if reasons:  # NaN keeps their places
-                whole = torch.full((len(indices), z.shape[1]), float("nan"))
-                whole[[i for i in range(len(indices)) if i not in reasons]] = z
-                z = whole
+                self._leave_out([f"{title}/{domain.names[indices[i]]}: {reason}" for i, reason in reasons.items()])
+            good = [i for i in range(len(indices)) if i not in reasons]
+            z = torch.zeros(len(indices), self.encoder.texts(["-"]).shape[1]) if not good else None
+            if z is None:
+                found, together = self._halving(pictures, together)
+                z = found.new_zeros(len(indices), found.shape[1])
+                z[good] = found
             bar.update(len(indices))
-            yield z
+            yield z, [indices[i] for i in reasons]
 
     def _halving(self, pictures: Tensor, together: int) -> tuple[Tensor, int]:
         """Encode ``together`` pictures at a time; half as many, from then on, when the device has not enough memory."""
@@ -181,13 +182,20 @@ class Embedder:
                 together //= 2
                 torch.cuda.empty_cache()
                 log.warning("out of memory; going on with %d images at a time", together)
-        return torch.cat(parts), together
+        z = torch.cat(parts)
+        if not bool(torch.isfinite(z).all()):
+            bad = int((~torch.isfinite(z)).any(dim=1).sum())
+            raise ValueError(
+                f"{bad} of {len(z)} embeddings are not finite in {self.encoder.precision}; use --precision fp32, "
+                "and if it is that already, check the weights"
+            )
+        return z, together
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
     def _identity(self) -> dict[str, Any]:
         fields = asdict(self.encoder.identity)
-        return {name: fields[name] for name in ("model", "weights", "preprocessing", "precision")}
+        return {name: fields[name] for name in ("model", "weights", "configuration", "preprocessing", "precision")}
 
     def _entries(self, data: ImageSet) -> dict[str, Entry | None]:
         if self.store is None:
@@ -221,6 +229,30 @@ class Reader:
         return len(self.domain)
 
 
+def loader(
+    domain: Domain,
+    transform: Callable[[Image.Image], Tensor],
+    batches: list[list[int]],
+    workers: int | None,
+    device: torch.device,
+) -> DataLoader[Any]:
+    """Batches of pictures, decoded and transformed in worker processes, each with what could not be read."""
+    return DataLoader(
+        Reader(domain, transform),  # type: ignore[arg-type]  # a sequence is all that it needs
+        batch_sampler=batches,
+        num_workers=min(default_workers() if workers is None else workers, len(batches)),
+        collate_fn=_collate,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=_begin_worker,
+    )
+
+
+def _begin_worker(_number: int) -> None:
+    """Ctrl-C is for the main process; what breaks in a worker reaches it by the queue, not by a trace on the screen."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.excepthook = lambda *_: None
+
+
 def _collate(pictures: list[Tensor | str]) -> tuple[Tensor, dict[int, str]]:
     """The pictures that could be read, and the positions and reasons of the others."""
     reasons = {i: picture for i, picture in enumerate(pictures) if isinstance(picture, str)}
@@ -229,6 +261,8 @@ def _collate(pictures: list[Tensor | str]) -> tuple[Tensor, dict[int, str]]:
 
 
 def _fault(domain: Domain, index: int) -> str | None:
+    if domain.drawn:
+        return None
     try:
         return fault(domain.source(index))
     except OSError as error:

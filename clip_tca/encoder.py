@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import os
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from PIL import Image
 from torch import Tensor
 
 from clip_tca.files import sha256, write_text
+from clip_tca.network import spare_waiting
 from clip_tca.resources import resource
 
 log = logging.getLogger("clip_tca")
@@ -31,6 +33,7 @@ MODEL, PRETRAINED = "ViT-B-16-quickgelu", "openai"
 PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
+CONFIGURATION = "open_clip_config.json"
 _OPENAI_KEYS = ("input_resolution", "context_length", "vocab_size")
 
 
@@ -42,6 +45,7 @@ class Identity:
         model: Name of the architecture.
         pretrained: Tag or file name of the weights.
         weights: SHA-256 of the weights file.
+        configuration: Hash of the architecture's configuration.
         preprocessing: Size, crop, interpolation, mean and standard deviation.
         precision: ``fp32``, ``fp16`` or ``bf16``.
         scale: exp of the model's logit scale.
@@ -50,6 +54,7 @@ class Identity:
     model: str
     pretrained: str
     weights: str
+    configuration: str
     preprocessing: dict[str, Any]
     precision: str
     scale: float
@@ -109,8 +114,11 @@ class Encoder:
         self.precision = choose_precision(precision, self.device)
         self._memory = memory
         folder = model.startswith(("hf-hub:", "local-dir:")) or model == "demo"
-        self._address = f"local-dir:{resource('eval/demo/open_clip_config.json').parent}" if model == "demo" else model
-        self._pretrained = None if folder else pretrained
+        self._address = f"local-dir:{resource(f'eval/demo/{CONFIGURATION}').parent}" if model == "demo" else model
+        kind, _, place = self._address.partition(":")
+        self._place = str(Path(place).absolute()) if kind == "local-dir" else ""
+        self._from_file = not folder and Path(pretrained).is_file() and not pretrained.isidentifier()
+        self._pretrained = None if folder else str(Path(pretrained).absolute()) if self._from_file else pretrained
 
     # -- identity ------------------------------------------------------------------------------------------------------
 
@@ -120,28 +128,28 @@ class Encoder:
         from clip_tca.store import digest
 
         known = None
-        if self._memory is not None:
-            named = [
-                str(Path(p).absolute()) if p and Path(p).exists() else p for p in (self._address, self._pretrained)
-            ]
-            key = digest([*named, str(Path.cwd()) if "local-dir:" in self.name else "", version("open_clip_torch")])
-            known = self._memory / f"{key}.json"
+        if self._memory is not None and not self.name.startswith("hf-hub:"):  # whose configuration may change unseen
+            known = (
+                self._memory
+                / f"{digest([self._address, self._place, self._pretrained, version('open_clip_torch')])}.json"
+            )
             try:
                 record = json.loads(known.read_text(encoding="utf-8"))
-                if _stamp(Path(record["file"])) == record["stamp"]:
+                if _stamps(Path(record["file"]), self._place) == record["stamps"]:
                     return Identity(precision=self.precision, **record["identity"])
             except (OSError, ValueError, KeyError, TypeError):
                 pass  # not remembered, or not any more
         file = self.weights_file
         fields: dict[str, Any] = {
-            "model": f"local-dir:{Path(self._address).name}" if self.name.startswith("local-dir:") else self.name,
-            "pretrained": "" if self._pretrained is None else Path(self._pretrained).name,
+            "model": f"local-dir:{Path(self._place).name}" if self.name.startswith("local-dir:") else self.name,
+            "pretrained": f"file {file.name}" if self._from_file else self._pretrained or "",
             "weights": sha256(file),
+            "configuration": digest(self._configuration),
             "preprocessing": self._preprocessing,
             "scale": float(self.model.logit_scale.detach().exp()),
         }
         if known is not None:
-            record = {"file": str(file.absolute()), "stamp": _stamp(file), "identity": fields}
+            record = {"file": str(file.absolute()), "stamps": _stamps(file, self._place), "identity": fields}
             try:
                 known.parent.mkdir(parents=True, exist_ok=True)
                 write_text(known, json.dumps(record))
@@ -161,21 +169,22 @@ class Encoder:
         Raises:
             ValueError: If model or weights are unknown, do not fit, or can't be downloaded.
         """
+        spare_waiting()
         import open_clip
 
         if self._pretrained is None:
             return self._folder_file()
+        configuration = open_clip.get_pretrained_cfg(self.name, self._pretrained)
         models = open_clip.list_models()
         if self.name not in models:
             near = difflib.get_close_matches(self.name, models, 3, 0.3)
             raise ValueError(
                 f"model: {self.name!r} is not one of open_clip's {len(models)}; near are {', '.join(near) or 'none'}"
             )
-        if Path(self._pretrained).is_file():
+        if self._from_file:
             self._check_file(Path(self._pretrained))
             return Path(self._pretrained)
         tags = open_clip.list_pretrained_tags_by_model(self.name)
-        configuration = open_clip.get_pretrained_cfg(self.name, self._pretrained)
         if not configuration:
             if self._pretrained.endswith(_WEIGHTS) or "/" in self._pretrained:
                 raise ValueError(f"pretrained: {self._pretrained}: no such file")
@@ -193,17 +202,16 @@ class Encoder:
         import open_clip
         from open_clip.pretrained import download_pretrained_from_hf
 
-        kind, _, place = self._address.partition(":")
-        if kind == "hf-hub":
+        if not self._place:
             try:
-                return Path(download_pretrained_from_hf(place))
+                return Path(download_pretrained_from_hf(self._address.partition(":")[2]))
             except Exception as error:
                 raise ValueError(self._offline(self.name, error)) from error
-        folder = Path(place)
-        if not (folder / "open_clip_config.json").is_file():
-            raise ValueError(f"model: {self.name}: {folder} holds no open_clip_config.json")
+        folder = Path(self._place)
+        if not (folder / CONFIGURATION).is_file():
+            raise ValueError(f"model: {self.name}: {folder} holds no {CONFIGURATION}")
         if open_clip.get_model_config(self._address) is None:
-            raise ValueError(f"model: {self.name}: open_clip_config.json has no model_cfg")
+            raise ValueError(f"model: {self.name}: {CONFIGURATION} has no model_cfg")
         files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
         if len(files) != 1:
             raise ValueError(f"model: {self.name}: {len(files)} weights files in {folder}; exactly one is needed")
@@ -227,7 +235,7 @@ class Encoder:
             return
         right = f"{self.name}-quickgelu" if quick else self.name.removesuffix("-quickgelu")
         if right == self.name or right not in open_clip.list_models():
-            right = "a model of that activation"
+            return  # open_clip has no other model for these weights
         kinds = ("QuickGELU", "GELU") if quick else ("GELU", "QuickGELU")
         raise ValueError(
             f"model: the weights {self.pretrained} were trained with {kinds[0]}, {self.name} has {kinds[1]}; "
@@ -242,7 +250,8 @@ class Encoder:
         return f"; {self.pretrained} belongs to --model {other}" if there else ""
 
     def _check_file(self, file: Path) -> None:
-        if _is_torchscript(file):  # only OpenAI ships those, all with QuickGELU
+        # TorchScript comes from OpenAI alone, and the hub's copies are in folders named *.openai: all with QuickGELU
+        if _is_torchscript(file) or any(part.endswith(".openai") for part in file.parts):
             self._check_gelu(quick=True)
         elif "openai" in str(file).lower() and not self.name.endswith("-quickgelu"):
             log.warning("%s: if these are OpenAI's weights, the model must be %s-quickgelu", file, self.name)
@@ -250,6 +259,7 @@ class Encoder:
     # -- the model -----------------------------------------------------------------------------------------------------
 
     @cached_property
+    @torch.inference_mode(False)  # base methods need weights that can take gradients, whoever asks for them first
     def model(self) -> Any:
         """The model, in evaluation mode on its device."""
         import open_clip
@@ -273,6 +283,12 @@ class Encoder:
             ) from error
         return model.to(self.device).eval().requires_grad_(False)
 
+    @property
+    def _configuration(self) -> Any:
+        import open_clip
+
+        return open_clip.get_model_config(self._address)
+
     @cached_property
     def _preprocessing(self) -> dict[str, Any]:
         return dict(json.loads(json.dumps(self.model.visual.preprocess_cfg)))  # tuples become lists, as in JSON
@@ -285,6 +301,13 @@ class Encoder:
         settings = {name: tuple(v) if isinstance(v, list) else v for name, v in self._preprocessing.items()}
         return image_transform_v2(PreprocessCfg(**settings), is_train=False)  # type: ignore[no-any-return]
 
+    @cached_property
+    def tokenizer(self) -> Callable[[list[str]], Tensor]:
+        """Texts → tokens ``(n, length)``."""
+        import open_clip
+
+        return open_clip.get_tokenizer(self._address)  # type: ignore[no-any-return]
+
     @torch.inference_mode()
     def images(self, batch: Tensor) -> Tensor:
         """Embeddings ``(n, d)`` of preprocessed pictures ``(n, 3, height, width)``, in float32."""
@@ -295,13 +318,12 @@ class Encoder:
     @torch.inference_mode()
     def texts(self, texts: list[str], batch: int = 256) -> Tensor:
         """Embeddings ``(n, d)`` of texts, in float32."""
-        import open_clip
-
-        tokenizer = open_clip.get_tokenizer(self._address)
         parts = []
         for start in range(0, len(texts), batch):
             with self._autocast():
-                parts.append(self.model.encode_text(tokenizer(texts[start : start + batch]).to(self.device)).float())
+                parts.append(
+                    self.model.encode_text(self.tokenizer(texts[start : start + batch]).to(self.device)).float()
+                )
         return torch.cat(parts)
 
     def _autocast(self) -> torch.autocast:
@@ -309,9 +331,10 @@ class Encoder:
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
 
-def _stamp(file: Path) -> list[int]:
-    status = file.stat()
-    return [status.st_size, status.st_mtime_ns]
+def _stamps(file: Path, folder: str) -> list[list[int]]:
+    """What changes when the weights, or the configuration beside them, are written again."""
+    files = [file, *([Path(folder) / CONFIGURATION] if folder else [])]
+    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in map(os.stat, files)]
 
 
 def _is_torchscript(file: Path) -> bool:

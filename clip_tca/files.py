@@ -15,7 +15,14 @@ PART = ".part"
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` to write to; it takes that name at the end, and goes away after an error."""
+    """A temporary file beside ``path`` to write to; it takes that name at the end, and goes away after an error.
+
+    A symbolic link stays one: the file it points to is replaced. Pipes and devices are written to as they are.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file() and not path.is_dir():
+        yield path
+        return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)

@@ -90,7 +90,12 @@ def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> lis
             raise ValueError(f"class names: {how!r} is neither a file nor one of {', '.join(CLASS_NAMES)}")
         if unknown := [name for name in readable if name not in raw]:
             raise ValueError(f"{how}: {unknown[0]!r} is not a class of this data set ({', '.join(raw[:8])}, …)")
-    return [readable.get(name, clean(name)) for name in raw]
+    names = [readable.get(name, clean(name)) for name in raw]
+    for name in names:
+        if names.count(name) > 1:
+            twins = [one for one, shown in zip(raw, names, strict=True) if shown == name]
+            raise ValueError(f"class names: {' and '.join(twins)} are both {name!r}; use --class-names raw, or a file")
+    return names
 
 
 def clean(raw: str) -> str:

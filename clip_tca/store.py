@@ -12,13 +12,14 @@ written is a warning, not an end: the embeddings are in memory.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from torch import Tensor
 from clip_tca.files import PART, atomic, write_text
 
 log = logging.getLogger("clip_tca")
+
+_KEY = re.compile(r"[0-9a-f]{32}")
 
 SHARD = 256
 """Images of a shard: the most that a killed run encodes again."""
@@ -105,8 +108,8 @@ class Entry:
             if not (self.path / "entry.json").is_file():
                 write_text(self.path / "entry.json", json.dumps(self.description, indent=1))
             _write(self._file(shard), rows)
-        except OSError as error:
-            log.warning("%s can't be written (%s); going on without storing", self.path, error.strerror or error)
+        except (OSError, SafetensorError) as error:
+            _warn(self.path.parent.parent, error)
 
     def complete(self) -> bool:
         """Whether every shard is there (not whether it is undamaged)."""
@@ -115,7 +118,7 @@ class Entry:
     def _file(self, shard: int) -> Path:
         return self.path / f"{shard:05d}.safetensors"
 
-    @contextmanager
+    @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the entry against other runs; released by the system when the process ends in any way."""
         try:
@@ -166,8 +169,8 @@ class Store:
         """Keep text embeddings."""
         try:
             _write(self._text_file(identity), rows)
-        except OSError as error:
-            log.warning("%s can't be written (%s); going on without storing", self.root, error.strerror or error)
+        except (OSError, SafetensorError) as error:
+            _warn(self.root, error)
 
     def _text_file(self, identity: dict[str, Any]) -> Path:
         return self.root / "texts" / f"{digest(identity)}.safetensors"
@@ -176,6 +179,8 @@ class Store:
         """Key, description, bytes and completeness of all entries."""
         found = []
         for path in sorted((self.root / "embeddings").glob("*")):
+            if not (_KEY.fullmatch(path.name) and path.is_dir()):
+                continue
             try:
                 description = json.loads((path / "entry.json").read_text(encoding="utf-8"))
                 entry = Entry(path, int(description["images"]), description)
@@ -186,7 +191,7 @@ class Store:
         return found
 
     def clear(self, keys: list[str] | None = None) -> int:
-        """Remove the entries ``keys`` (or beginnings of them), or everything; the number of entries removed."""
+        """Remove the entries ``keys`` (or beginnings of them), or everything of ours; the number of entries removed."""
         known = [key for key, *_ in self.entries()]
         for key in keys or []:
             if not any(name.startswith(key) for name in known):
@@ -195,6 +200,15 @@ class Store:
         for name in chosen:
             shutil.rmtree(self.root / "embeddings" / name)
         if not keys:
-            for folder in ("embeddings", "texts", "models"):
-                shutil.rmtree(self.root / folder, ignore_errors=True)
+            for folder, suffix in {"embeddings": "", "texts": ".safetensors", "models": ".json"}.items():
+                for file in (self.root / folder).glob(f"*{suffix}"):
+                    if _KEY.fullmatch(file.name.removesuffix(suffix)) and file.is_file():
+                        file.unlink()
+                with contextlib.suppress(OSError):  # not there, or something in it is not ours
+                    (self.root / folder).rmdir()
         return len(chosen)
+
+
+def _warn(root: Path, error: Exception) -> None:
+    reason = getattr(error, "strerror", None) or error
+    log.warning("the store in %s can't be written (%s); going on without storing", root, reason)

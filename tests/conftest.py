@@ -33,6 +33,13 @@ class Shifted:
         self.z, self.y = made.domains[domain]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def store(tmp_path_factory) -> Path:
+    """A store of the tests' own: what one has encoded another finds, and nobody's cache is touched."""
+    os.environ["CLIP_TCA_CACHE"] = str(tmp_path_factory.mktemp("store"))
+    return Path(os.environ["CLIP_TCA_CACHE"])
+
+
 @pytest.fixture(scope="session")
 def shifted() -> Shifted:
     return Shifted()

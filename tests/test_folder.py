@@ -154,3 +154,32 @@ def test_the_real_pictures_are_all_found(name, images, mini):
     data = load_benchmark(MINI, BENCHMARKS[name])
     assert sum(map(len, data.domains.values())) == images
     assert data.ignored == []
+
+
+@pytest.mark.parametrize(
+    ("paths", "reason"),
+    [
+        (["a/Dog/1.jpg", "a/cat/1.jpg", "b/dog/1.jpg", "b/cat/1.jpg"], "'Dog' and 'dog'"),
+        (["a/cat/1.jpg", "a/dog/1.jpg", "a/cover.png", "b/cat/1.jpg", "b/cover.png"], "holds folders of images"),
+    ],
+)
+def test_what_would_be_misread_is_refused(paths, reason, tmp_path):
+    with pytest.raises(ValueError, match=reason):
+        load_folder(make(tmp_path, *paths))
+
+
+def test_of_two_folders_for_a_domain_the_fuller_one_counts(tmp_path):
+    make(tmp_path, "RealWorld/Bed/1.jpg", "Art/Bed/1.jpg")
+    (tmp_path / "Real World" / "Bed").mkdir(parents=True)
+    data = load_benchmark(tmp_path, BENCHMARKS["officehome"])
+    assert len(data.domains["Real World"]) == 1
+    assert data.ignored == ["Real World"]
+    make(tmp_path, "VLCS/SUN/train/0/1.jpg")
+    (tmp_path / "VLCS/SUN/full/0").mkdir(parents=True)
+    assert len(load_benchmark(tmp_path / "VLCS", BENCHMARKS["vlcs"]).domains["SUN09"]) == 1
+
+
+def test_a_link_to_nowhere_is_an_image_that_cannot_be_read(tmp_path):
+    make(tmp_path, "cat/1.jpg", "dog/1.jpg")
+    (tmp_path / "dog/2.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    assert len(load_folder(tmp_path).domains[tmp_path.name]) == 3

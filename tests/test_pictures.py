@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_tca.datasets.pictures import decode, fault
+from clip_tca.datasets.pictures import decode, fault, mark
 
 
 def encoded(image: Image.Image, form: str, **options) -> bytes:
@@ -118,3 +118,26 @@ def test_a_bad_file_is_noticed_by_its_header_or_tail_and_by_decoding(kind, tmp_p
 def test_a_file_that_is_gone_is_a_reason_not_a_crash(tmp_path):
     with pytest.raises(ValueError, match="gone"):
         decode(tmp_path / "nothing.jpg")
+
+
+def test_a_strip_that_would_unpack_to_gigabytes_is_refused():
+    assert "300 times" in fault(encoded(Image.new("RGB", (8000, 1)), "PNG"))
+
+
+def test_a_cut_file_without_an_ending_is_noticed_too():
+    for kind in ("BMP", "16-bit TIFF"):
+        assert fault(KINDS[kind][: len(KINDS[kind]) // 2])
+
+
+def test_no_image_is_a_reason():
+    assert fault(None) == "no image"
+    with pytest.raises(ValueError, match="no image"):
+        decode(None)
+
+
+def test_marks_tell_files_apart_by_their_content(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * 5000)
+    (tmp_path / "b").write_bytes(b"x" * 2500 + b"y" + b"x" * 2499)
+    assert mark(tmp_path / "a") == mark(b"x" * 5000)
+    assert len({mark(tmp_path / "a"), mark(tmp_path / "b"), mark(b"x" * 4999)}) == 3
+    assert mark(tmp_path / "gone").startswith("unreadable")

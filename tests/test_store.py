@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -159,3 +160,36 @@ def test_an_unreadable_description_does_not_break_the_list(tmp_path, rows):
     entry.write(0, rows[:5])
     (entry.path / "entry.json").write_text(json.dumps([1]))
     assert [complete for *_, complete in Store(tmp_path).entries()] == [False]
+
+
+def test_clear_touches_nothing_that_is_not_ours(tmp_path, rows):
+    for folder in ("models", "texts", "embeddings"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.pt").write_text("mine")
+    Store(tmp_path).entry({}, 5, {}).write(0, rows[:5])
+    Store(tmp_path).keep_texts({}, rows)
+    assert Store(tmp_path).clear() == 1
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["mine.pt"] * 3
+
+
+def test_a_full_disk_is_a_warning(entry, rows, monkeypatch, caplog):
+    def full(*args, **kwargs):
+        raise store.SafetensorError("Error while serializing: No space left on device")
+
+    monkeypatch.setattr(store, "save_file", full)
+    entry.write(0, rows)
+    assert "No space left" in caplog.text
+    assert not list(entry.path.glob(".*"))
+
+
+def test_a_link_stays_a_link_and_a_pipe_stays_a_pipe(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    files.write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True)
+    files.write_text(tmp_path / "pipe", "through")
+    assert reader.communicate(timeout=10)[0] == "through"
+    assert (tmp_path / "pipe").is_fifo()

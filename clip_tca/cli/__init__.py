@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from clip_tca import __version__
-from clip_tca.cli import cache, compare, data, embed, evaluate
+from clip_tca.cli import cache, compare, data, embed, evaluate, methods
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,13 +20,13 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (evaluate, compare, embed, data, cache):
+    for command in (evaluate, methods, compare, embed, data, cache):
         command.add(commands)
     return top
 
 
 class Stderr(logging.Handler):
-    """Log lines on stderr; what adapters say of every fit is said once."""
+    """Log lines on stderr, each said once; of what adapters say of every fit, the first."""
 
     def __init__(self) -> None:
         """Take warnings and worse."""
@@ -34,8 +35,10 @@ class Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
-        about = (record.msg, *(record.args or ())[:1]) if isinstance(record.args, tuple) else (record.msg,)
-        if record.name == "clip_tca.adapter" and about in self.said:
+        about: tuple[object, ...] = (record.getMessage(),)
+        if record.name == "clip_tca.adapter" and isinstance(record.args, tuple):
+            about = (record.msg, *record.args[:1])
+        if about in self.said:
             return
         self.said.add(about)
         print(f"clip-tca: {record.getMessage()}", file=sys.stderr)
@@ -57,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
     say_warnings()
+    for stream in (sys.stdout, sys.stderr):  # a name that the terminal can't show is written out, not an error
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status: int = options.run(options)
         sys.stdout.flush()

@@ -38,7 +38,6 @@ def known(_options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Counts for each domain and class against the published ones; 1 if they differ."""
-    shared.spare_waiting(options)
     from clip_tca.datasets.source import Source
 
     names = ("data_dir", "hub_id", "revision", "image_column", "label_column", "domain_column")

@@ -26,13 +26,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Encode, and say what was done."""
-    shared.check_output(options)
-    shared.spare_waiting(options)
     from clip_tca.evaluation.inputs import Inputs
 
+    shared.check_output(options)
     if options.output is not None and not options.output.endswith(".safetensors"):
         raise ValueError(f"output: {options.output}; its name must end with .safetensors")
-    data, about = Inputs(options.dataset, **shared.inputs(options)).embed()
+    embedded = Inputs(options.dataset, **shared.inputs(options)).embed()
+    data, about = embedded.data, embedded.about
     for name, (z, _) in data.domains.items():
         print(f"{about['dataset']}/{name}: {len(z)} images, {z.shape[1]} dimensions")
     cost = about["cost"]

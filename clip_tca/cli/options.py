@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import socket
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from clip_tca.datasets.registry import BENCHMARKS
 from clip_tca.evaluation.names import FORMATS
@@ -90,39 +88,22 @@ def inputs(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def spare_waiting(options: argparse.Namespace) -> None:
-    """Where the hub can't be reached, tell its client at once: it would try for most of a minute before it said so.
-
-    Must come before that client is imported. What is in its cache is found all the same.
-    """
-    given = vars(options)
-    model, place = given.get("model") or "", given.get("hub_id") or ""
-    needs_no_model = given["dataset"] not in (*BENCHMARKS, "folder") and not model
-    model_here = needs_no_model or model == "demo" or model.startswith("local-dir:")
-    model_here = model_here or "model" not in given or Path(given["pretrained"] or "").is_file()
-    if model_here and (
-        given["data_dir"] or Path(place or "-").exists() or given["dataset"] not in (*BENCHMARKS, "folder")
-    ):
-        return
-    proxies = {name.lower() for name in os.environ} & {"http_proxy", "https_proxy", "all_proxy"}
-    if "HF_HUB_OFFLINE" in os.environ or proxies:
-        return
-    address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-    try:
-        port = address.port or (80 if address.scheme == "http" else 443)
-        socket.create_connection((address.hostname or "", port), timeout=5).close()
-    except (OSError, ValueError):
-        os.environ["HF_HUB_OFFLINE"] = "1"
-
-
 def check_output(options: argparse.Namespace) -> None:
     """Fail before the work, not after it, if the result could not be written."""
-    if options.output is not None:
-        path = Path(options.output)
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            raise ValueError(
-                f"output: {path} is a folder, or its folder does not exist; name a file in a folder that does"
-            )
+    if options.output is None:
+        return
+    path = Path(options.output).absolute()
+    if path.is_dir():
+        raise ValueError(f"output: {options.output} is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        return  # a pipe or a device
+    try:
+        tempfile.TemporaryFile(dir=path.resolve().parent).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(
+            f"output: {options.output} can't be written ({reason}); name a file in a writable folder"
+        ) from None
 
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:

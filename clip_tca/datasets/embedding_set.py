@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -20,12 +21,14 @@ class EmbeddingSet:
         scale: Logit scale of the model.
         domains: For each domain the embeddings ``(n, d)`` and, for scoring only, the labels ``(n,)``.
         classes: Names of the classes, if they are known.
+        about: Model and prompts that it came from, if they are known; kept in the file.
     """
 
     text: Tensor
     scale: float
     domains: dict[str, tuple[Tensor, Tensor]]
     classes: list[str] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: str | Path, text: str = "text.single") -> None:
         """Write what :func:`load` reads, with the text embeddings under the name ``text``."""
@@ -34,8 +37,9 @@ class EmbeddingSet:
         tensors = {text: self.text.contiguous()}
         for name, (z, y) in self.domains.items():
             tensors |= {f"{name}.embeddings": z.contiguous(), f"{name}.labels": y.contiguous()}
+        kept = {"classes": self.classes, "about": self.about}
         with atomic(Path(path)) as part:
-            save_file(tensors, part, {"scale": str(self.scale), "classes": json.dumps(self.classes)})
+            save_file(tensors, part, {"scale": str(self.scale), **{k: json.dumps(v) for k, v in kept.items()}})
 
 
 def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
@@ -50,7 +54,8 @@ def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
             domains = {n: (file.get_tensor(f"{n}.embeddings"), file.get_tensor(f"{n}.labels").long()) for n in names}
             metadata = file.metadata()
             classes = json.loads(metadata.get("classes", "null"))
-            return EmbeddingSet(file.get_tensor(text), float(metadata["scale"]), domains, classes)
+            about = json.loads(metadata.get("about", "{}"))
+            return EmbeddingSet(file.get_tensor(text), float(metadata["scale"]), domains, classes, about)
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, {text} and a scale"

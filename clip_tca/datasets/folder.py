@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import SUFFIXES
+from clip_tca.datasets.pictures import SUFFIXES, mark
 from clip_tca.datasets.registry import Benchmark, plain
 
 SPLITS = ("train", "crossval", "val", "test")
@@ -46,9 +46,11 @@ def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
         )
     classes, ignored = benchmark.classes, []
     domains: dict[str, Domain] = {}
-    for path in _folders(root):
+    for path in sorted(
+        _folders(root), key=lambda path: -_count(_release(path, benchmark, benchmark.domain(path.name)))
+    ):
         name = benchmark.domain(path.name)
-        if name is None or name in domains:
+        if name is None or name in domains:  # of two folders for a domain the fuller one counts
             ignored.append(path.name)
             continue
         known = _release(path, benchmark, name)
@@ -71,15 +73,21 @@ def load_folder(folder: Path) -> ImageSet:
     _require_folder(folder)
     inner = _folders(folder)
     with_images = [path for path in inner if _images(path)]
-    if with_images and len(with_images) < len(inner) and any(_folders(path) for path in inner):
-        deep = next(path for path in inner if path not in with_images)
+    deep = [path for path in inner if any(_images(child) for child in _folders(path))]
+    if with_images and deep:
         raise ValueError(
-            f"{folder}: {with_images[0].name} holds images, {deep.name} does not; "
+            f"{folder}: {with_images[0].name} holds images, {deep[0].name} holds folders of images; "
             "use one layout throughout: DIR/domain/class/image or DIR/class/image"
         )
     roots = {folder.resolve().name: folder} if with_images else {path.name: path for path in inner}
     found = {name: [(p.name, p) for p in _folders(root) if _images(p)] for name, root in roots.items()}
     classes = sorted({name for folders in found.values() for name, _ in folders})
+    spelled: dict[str, str] = {}
+    for name in classes:
+        if (other := spelled.setdefault(plain(name), name)) != name:
+            raise ValueError(
+                f"{folder}: class folders {other!r} and {name!r} differ in spelling only; rename one of them"
+            )
     if len(classes) < 2:
         raise ValueError(
             f"{folder}: {len(classes)} class folders with images; at least 2 are needed, "
@@ -106,23 +114,27 @@ def _best(folder: Path, benchmark: Benchmark) -> Path | None:
     for _ in range(DEPTH):
         for root in level:
             domains = [path for path in _folders(root) if benchmark.domain(path.name)]
-            found = sum(len(_release(path, benchmark, benchmark.domain(path.name) or "")) for path in domains)
+            found = sum(len(_release(path, benchmark, benchmark.domain(path.name))) for path in domains)
             if found > most:
                 best, most = root, found
         level = [path for root in level for path in _folders(root)] if len(level) < 200 else []
     return best
 
 
-def _release(path: Path, benchmark: Benchmark, domain: str) -> list[Found]:
+def _release(path: Path, benchmark: Benchmark, domain: str | None) -> list[Found]:
     """Class folders of a domain; through ``full``, ``train``, ``test``, … where a release has such a level."""
     inner = {plain(child.name): child for child in _folders(path)}
     ways = [
         [found for level in levels if level in inner for found in _classes(inner[level], benchmark)]
         for levels in (("full",), SPLITS, ("train", "test"))
     ]
+    if domain is None:
+        return []
     ways = [way for way in [*ways, _classes(path, benchmark)] if way]
-    exact = [way for way in ways if len(ways) > 1 and _count(way) == benchmark.images[domain]]
-    return next(iter(exact or ways), [])
+    if len(ways) < 2:
+        return next(iter(ways), [])
+    exact = [way for way in ways if _count(way) == benchmark.images[domain]]
+    return next(iter(exact or [way for way in ways if _count(way)] or ways))
 
 
 def _count(folders: list[Found]) -> int:
@@ -143,11 +155,11 @@ def _domain(root: Path, folders: list[tuple[int | None, Path]], ignored: list[st
     rows = []
     for label, folder in folders:
         for path in _images(folder):
-            rows.append((label or 0, path.relative_to(root).as_posix(), path.stat().st_size))
+            rows.append((label or 0, path.relative_to(root).as_posix(), mark(path)))
         ignored += [f"{root.name}/{folder.relative_to(root).as_posix()}/{name}" for name in _others(folder)]
     rows.sort()
     names = [name for _, name, _ in rows]
-    return Domain(names, [size for *_, size in rows], [label for label, *_ in rows], Files(str(root), tuple(names)))
+    return Domain(names, [found for *_, found in rows], [label for label, *_ in rows], Files(str(root), tuple(names)))
 
 
 def _folders(path: Path) -> list[Path]:
@@ -155,7 +167,8 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _images(path: Path) -> list[Path]:
-    return [Path(e.path) for e in os.scandir(path) if _is_image(e.name) and e.is_file()]
+    """Images of a folder; a link to nowhere is one of them, so that it is reported and not passed over."""
+    return [Path(e.path) for e in os.scandir(path) if _is_image(e.name) and (e.is_file() or e.is_symlink())]
 
 
 def _others(path: Path) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import Source
+from clip_tca.datasets.pictures import Source, mark
 from clip_tca.datasets.registry import Benchmark
+from clip_tca.network import spare_waiting
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -33,7 +33,7 @@ class Rows:
         """Bytes or path of picture ``index``."""
         value = self.table[self.indices[index]][self.column]
         if isinstance(value, dict):
-            value = value["bytes"] if value.get("bytes") is not None else value["path"]
+            value = value["bytes"] if value.get("bytes") is not None else value.get("path")
         return value  # type: ignore[no-any-return]
 
 
@@ -57,9 +57,9 @@ def load_hub(
         revision: Commit or tag on the hub.
         columns: Names of the columns.
     """
+    table = _table(hub_id, revision)
     from datasets import ClassLabel
 
-    table = _table(hub_id, revision)
     columns = columns or Columns()
     image = _column(table, columns.image, IMAGE_COLUMNS, "image")
     label = _column(table, columns.label, LABEL_COLUMNS, "label")
@@ -68,12 +68,13 @@ def load_hub(
     feature = table.features[label]
     names = feature.names if isinstance(feature, ClassLabel) else None
     classes, labels = _labels(table[label], names, benchmark, f"{hub_id}, column {label}")
-    by_domain = _domains(table, domain, benchmark, hub_id)
-    sizes = _sizes(table, image)
+    ignored: list[str] = []
+    by_domain = _domains(table, domain, benchmark, hub_id, ignored)
+    marks = _marks(table, image)
     domains = {
         name: Domain(
             [f"{classes[labels[i]]}/{i}" for i in rows],
-            [sizes[i] for i in rows],
+            [marks[i] for i in rows],
             [labels[i] for i in rows],
             Rows(table, image, tuple(rows)),
         )
@@ -88,11 +89,13 @@ def load_hub(
         return ImageSet(Path(hub_id).stem if local else hub_id, classes, domains, origin)
     if not domains:
         raise ValueError(f"{hub_id}: none of the domains {', '.join(benchmark.domains)} in column {domain!r}")
-    return ImageSet(benchmark.name, classes, domains, origin, benchmark.images, benchmark.class_images)
+    return ImageSet(benchmark.name, classes, domains, origin, benchmark.images, benchmark.class_images, ignored)
 
 
 def _table(hub_id: str, revision: str | None) -> Dataset:
     """All splits, one after the other."""
+    if not Path(hub_id).exists():
+        spare_waiting()
     import datasets
 
     datasets.disable_progress_bars()
@@ -147,6 +150,9 @@ def _labels(
             raise ValueError(f"{where}: row {unlabeled} has no label ({values[unlabeled]})")
         words = [names[value] for value in values]
     else:
+        unlabeled = next((i for i, value in enumerate(values) if value is None), None)
+        if unlabeled is not None:
+            raise ValueError(f"{where}: row {unlabeled} has no label")
         words = [str(value) for value in values]
     if benchmark is None:
         classes = names or sorted(
@@ -159,38 +165,50 @@ def _labels(
     return benchmark.classes, [known[word] or 0 for word in words]
 
 
-def _domains(table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str) -> dict[str, list[int]]:
+def _domains(
+    table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str, ignored: list[str]
+) -> dict[str, list[int]]:
     """Rows of every domain, in the order of the benchmark or of the names."""
     from datasets import ClassLabel
 
+    if not column and benchmark is not None:
+        raise ValueError(
+            f"{hub_id}: no domain column among {', '.join(table.column_names)}; name it by --domain-column"
+        )
     if not column:
         return {Path(hub_id).stem: list(range(len(table)))}
     feature = table.features[column]
     rows: dict[str, list[int]] = {}
     for row, value in enumerate(table[column]):
+        if value is None:
+            raise ValueError(f"{hub_id}, column {column}: row {row} has no domain")
         word = feature.int2str(value) if isinstance(feature, ClassLabel) else str(value)
         name = word if benchmark is None else benchmark.domain(word)
         if name is not None:
             rows.setdefault(name, []).append(row)
+        elif word not in ignored:
+            ignored.append(word)
     return {name: rows[name] for name in (benchmark.domains if benchmark else sorted(rows)) if name in rows}
 
 
-def _sizes(table: Dataset, image: str) -> list[int]:
-    """Bytes of every encoded picture, without reading them one by one."""
+def _marks(table: Dataset, image: str) -> list[str]:
+    """What tells each encoded picture from another (see :func:`clip_tca.datasets.pictures.mark`)."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     column = table.with_format("arrow")[:][image]
-    if pa.types.is_struct(column.type):
-        paths = pc.struct_field(column, "path").to_pylist()
-        column = pc.struct_field(column, "bytes")
-    else:
-        paths = [None] * len(column)
-    lengths = pc.binary_length(column).to_pylist()
-    return [
-        length if length is not None else (os.stat(path).st_size if path else 0)
-        for length, path in zip(lengths, paths, strict=True)
-    ]
+    kind = column.type
+    inner = {kind.field(i).name for i in range(kind.num_fields)} if pa.types.is_struct(kind) else set()
+    plain = any(check(kind) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string))
+    if not plain and "bytes" not in inner:
+        raise ValueError(f"column {image!r} holds {kind}, not images; name the image column by --image-column")
+    found = []
+    for chunk in column.chunks:
+        for value in chunk:
+            content = value.as_py()
+            if isinstance(content, dict):
+                content = content["bytes"] if content.get("bytes") is not None else content.get("path")
+            found.append("none" if content is None else mark(content))
+    return found
 
 
 def _revision(table: Dataset) -> str | None:

@@ -1,24 +1,29 @@
 """Opening pictures: every common kind becomes 8-bit RGB, and what can't be opened is named before the work begins.
 
-A *source* is a path, the bytes of an image file, or a picture that is ready (the demo draws its own).
+A *source* is a path, the bytes of an image file, a picture that is ready (the demo draws its own), or None: no image.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 import warnings
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-Source = str | Path | bytes | Image.Image
+Source = str | Path | bytes | Image.Image | None
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """Files that count as images in a folder."""
 
 MAX_PIXELS = 89_478_485
 """Pillow's own limit, beyond which a small file may unpack to gigabytes."""
+
+MAX_RATIO = 300
+"""The longest picture, in multiples of its shorter side."""
 
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _TAIL = 1024
@@ -30,6 +35,8 @@ def decode(source: Source) -> Image.Image:
     Raises:
         ValueError: If it can't be read; the message says why, not which.
     """
+    if source is None:
+        raise ValueError("no image")
     if isinstance(source, Image.Image):
         return source if source.mode == "RGB" else source.convert("RGB")
     with warnings.catch_warnings():
@@ -48,7 +55,12 @@ def decode(source: Source) -> Image.Image:
 
 
 def fault(source: Source) -> str | None:
-    """Why :func:`decode` would fail, or None. Reads the header; decodes only files that seem to be cut off."""
+    """Why :func:`decode` would fail, or None.
+
+    Reads the header of JPEG and PNG, and decodes what seems to be cut off, or has no ending by which that can be seen.
+    """
+    if source is None:
+        return "no image"
     if isinstance(source, Image.Image):
         return None
     size = len(source) if isinstance(source, bytes) else Path(source).stat().st_size
@@ -60,7 +72,7 @@ def fault(source: Source) -> str | None:
             with _open(source) as image:
                 _check_size(image)
                 ending = _ENDINGS.get(image.format or "")
-                if image.mode != "F" and (ending is None or ending in _tail(source, size)):
+                if image.mode != "F" and ending is not None and ending in _tail(source, size):
                     return None
         except UnidentifiedImageError:
             return "not an image that Pillow can read"
@@ -71,6 +83,21 @@ def fault(source: Source) -> str | None:
     except ValueError as error:
         return str(error)
     return None
+
+
+def mark(source: str | Path | bytes) -> str:
+    """Size and a hash of the first, middle and last bytes: tells files apart without reading them whole."""
+    try:
+        size = len(source) if isinstance(source, bytes) else os.stat(source).st_size
+        places = (0, max(0, size // 2 - _TAIL // 2), max(0, size - _TAIL))
+        if isinstance(source, bytes):
+            parts = [source[place : place + _TAIL] for place in places]
+        else:
+            with Path(source).open("rb") as file:
+                parts = [file.read(_TAIL) for place in places if file.seek(place) >= 0]
+    except OSError as error:  # a link to nowhere: reported when it is opened
+        return f"unreadable: {error.strerror}"
+    return f"{size}:{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
 
 
 def _open(source: str | Path | bytes) -> Image.Image:
@@ -89,6 +116,8 @@ def _check_size(image: Image.Image) -> None:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ValueError(f"{width} × {height} pixels, more than {MAX_PIXELS:,} (a decompression bomb?)")
+    if max(width, height) > MAX_RATIO * min(width, height):  # resized to the model's input, it would need gigabytes
+        raise ValueError(f"{width} × {height} pixels: one side is over {MAX_RATIO} times the other")
 
 
 def _rgb(image: Image.Image) -> Image.Image:
