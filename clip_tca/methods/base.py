@@ -61,6 +61,10 @@ class Method(ABC):
         """
 
     @abstractmethod
+    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict a batch as the state is, without adapting to it; otherwise as calling does."""
+
+    @abstractmethod
     def reset(self) -> None:
         """Forget everything: model and memory are as they were before the first batch."""
 

@@ -1,0 +1,131 @@
+"""AdaNPC: a vote of the nearest neighbours in a memory of embeddings.
+
+With N(z) the k embeddings of the memory most similar to z, and their labels y_j:
+
+    p_c = Σ_{j ∈ N(z)} w_j [y_j = c]        w = softmax over N(z) of z·k_j / temperature        logits = log(p + 1e-5)
+
+Zhang et al., "AdaNPC: Exploring Non-Parametric Classifier for Test-Time Adaptation", ICML 2023
+(github.com/yfzhang114/AdaNPC). There the memory holds the labelled source data, and confident test images join it under
+the class they were voted into. **Here there is no source, so the memory is built from test data:** it starts with the
+text embeddings, the only ones with known labels, and test images join it before their batch is predicted, under the
+class of the text classifier, where its probability reaches the threshold.
+
+``labels="votes"`` keeps the original's rule: predict a batch, then let those join whose softmax *of the votes* reaches
+the threshold. From a memory of texts alone this is fragile: images are more similar to each other than to texts, so
+the first images' classes spread; and a softmax of probabilities never exceeds e / (e + classes − 1), which is 0.31 for
+7 classes and 0.04 for 65.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from clip_tca.embeddings import check_rows, unit
+from clip_tca.methods.base import Method, Task
+from clip_tca.zero_shot import ZeroShotClassifier
+
+BLOCK = 1024
+"""Images compared at a time with the memory."""
+
+
+class AdaNPC(Method):
+    """Nearest neighbours among texts and confident test embeddings, carried from batch to batch.
+
+    Attributes:
+        k, temperature, threshold, labels: As given.
+        memory_: ``(m, d)`` unit embeddings, the texts first.
+        memory_labels_: ``(m,)`` their classes.
+    """
+
+    name: ClassVar[str] = "adanpc"
+    summary: ClassVar[str] = "nearest-neighbour vote in a memory of test embeddings (the original's: source data)"
+    updates: ClassVar[str] = "a memory of embeddings"
+    backpropagation: ClassVar[bool] = False
+    sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        k: int = 100,
+        temperature: float = 0.1,
+        threshold: float = 0.1,
+        labels: Literal["zero-shot", "votes"] = "zero-shot",
+    ) -> None:
+        """Start with the texts in memory.
+
+        Args:
+            task: Prompts; the mean of the templates is the classifier.
+            k: Neighbours that vote. This and the next two are the values with which the original's code starts, before
+                a grid search by test accuracy.
+            temperature: Of the votes.
+            threshold: Confidence from which an image joins the memory (the original's beta).
+            labels: The class under which it joins: ``zero-shot``, or ``votes`` as in the original.
+
+        Raises:
+            ValueError: If an option has a value that can't be used.
+        """
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(f"k: {k!r}; allowed are whole numbers of at least 1")
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"temperature: {temperature!r}; a positive number is needed, such as 0.1")
+        if not threshold >= 0:
+            raise ValueError(f"threshold: {threshold!r}; allowed are numbers of at least 0; above 1 no image joins")
+        if labels not in ("zero-shot", "votes"):
+            raise ValueError(f"labels: {labels!r}; allowed are zero-shot and votes")
+        self.k, self.temperature, self.threshold, self.labels = k, temperature, threshold, labels
+        self.classifier = ZeroShotClassifier(task.text, task.scale)
+        self.reset()
+
+    def reset(self) -> None:
+        """The memory holds the texts only."""
+        self.memory_ = self.classifier.text
+        self.memory_labels_ = torch.arange(self.classifier.classes, device=self.memory_.device)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict the batch by the memory and let it join; the embeddings stay as they are."""
+        z = self._rows(batch)
+        if self.labels == "zero-shot":
+            self._join(z, self.classifier.log_probabilities(z).exp())
+        votes = self._votes(z)
+        if self.labels == "votes":
+            self._join(z, votes.softmax(dim=1))
+        return z, votes.log()
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict by the memory as it is."""
+        z = self._rows(batch)
+        return z, self._votes(z).log()
+
+    def _rows(self, batch: Tensor) -> Tensor:
+        """Unit rows, with the memory on their device and in no less than their precision."""
+        check_rows(batch, self.classifier.dim)
+        z = unit(batch)
+        self.memory_ = self.memory_.to(z.device, torch.promote_types(self.memory_.dtype, z.dtype))
+        self.memory_labels_ = self.memory_labels_.to(z.device)
+        return z
+
+    def _join(self, z: Tensor, p: Tensor) -> None:
+        confidence, labels = p.max(dim=1)
+        sure = confidence >= self.threshold
+        self.memory_ = torch.cat([self.memory_, z[sure]])
+        self.memory_labels_ = torch.cat([self.memory_labels_, labels[sure]])
+
+    def _votes(self, z: Tensor) -> Tensor:
+        return torch.cat([self._block(part) for part in z.split(BLOCK)])
+
+    def _block(self, z: Tensor) -> Tensor:
+        similarity = z.to(self.memory_.dtype) @ self.memory_.T
+        nearest = similarity.topk(min(self.k, len(self.memory_)))
+        weights = (nearest.values / self.temperature).softmax(dim=1)
+        votes = weights.new_zeros(len(z), self.classifier.classes)
+        votes.scatter_add_(1, self.memory_labels_[nearest.indices], weights)
+        return (votes + 1e-5).clamp(max=1.0).to(z.dtype)

@@ -1,0 +1,97 @@
+"""CLIPArTT: a prompt for each image from its likeliest classes, and agreement within the batch.
+
+The names of image i's K likeliest classes make one new prompt ("a photo of a dog or horse or giraffe") with the text
+embedding tᵢ. What images and texts of the batch have in common is the target Q, and each image should find its texts:
+
+    Q = softmax_rows((ZZᵀ + TTᵀ) / 2 / 0.01)        L = −1/n Σᵢ Σⱼ Q_ji log softmax_j(scale · zᵢ · tⱼ)
+
+The gradient flows through Q as well; prompts are made anew at each step. A batch of one image has L = 0 and changes
+nothing. Hakim, Osowiechi et al., "CLIPArTT: Adaptation of CLIP to New Domains at Test Time", WACV 2025
+(github.com/dosowiechi/CLIPArTT).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from clip_tca.checks import whole
+from clip_tca.methods.base import Task
+from clip_tca.methods.tower import TowerMethod
+
+TEMPERATURE = 0.01
+PROMPTS = 8192
+"""Prompts whose embeddings are kept, so that the text tower runs only for new combinations."""
+
+
+class CLIPArTT(TowerMethod):
+    """Pseudo-prompts of the K likeliest classes, on the normalisation weights, reset for every batch."""
+
+    name: ClassVar[str] = "clipartt"
+    summary: ClassVar[str] = "agrees images with prompts that join their likeliest classes"
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        lr: float = 1e-3,
+        steps: int = 10,
+        k: int = 3,
+        continual: bool = False,
+        micro_batch: int | None = None,
+    ) -> None:
+        """Prepare to adapt; the defaults are those of the published code.
+
+        Args:
+            task: Model and prompts; the first template makes the new prompts and predicts.
+            lr: Learning rate of Adam.
+            steps: Gradient steps for each batch.
+            k: Classes joined into a prompt, in the order of their similarity.
+            continual: Go on from the last batch, weights and optimiser.
+            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
+        """
+        if not (whole(k, 1) and k <= len(task.classes)):
+            raise ValueError(
+                f"k: {k!r}; allowed are whole numbers from 1 to {len(task.classes)}, the number of classes"
+            )
+        self.k = k
+        self._prompts: dict[tuple[int, ...], Tensor] = {}
+        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+
+    def adapt(self, batch: Tensor) -> None:
+        """``steps`` steps on the agreement of the batch with its prompts."""
+        for _ in range(self.steps):
+            self.descend(batch, self._loss, coupled=True)
+
+    def _loss(self, z: Tensor) -> Tensor:
+        likeliest = self.logits(z.detach()).topk(self.k, dim=1).indices
+        return agreement(z, self.prompt_embeddings(likeliest.tolist()), self.task.scale)
+
+    @torch.no_grad()
+    def prompt_embeddings(self, choices: list[list[int]]) -> Tensor:
+        """Unit embeddings of the prompts that join the chosen classes, ``(n, d)``."""
+        new = [choice for choice in dict.fromkeys(map(tuple, choices)) if choice not in self._prompts]
+        if len(self._prompts) + len(new) > PROMPTS:
+            self._prompts.clear()
+            new = list(dict.fromkeys(map(tuple, choices)))
+        if new:
+            joined = [" or ".join(self.task.classes[index] for index in choice) for choice in new]
+            tokens = self.task.tokenizer([self.task.templates[0].replace("{}", names) for names in joined])
+            text = self.task.model.encode_text(tokens.to(self.text.device)).to(self.text.dtype)
+            self._prompts.update(zip(new, functional.normalize(text, dim=1), strict=True))
+        return torch.stack([self._prompts[tuple(choice)] for choice in choices])
+
+
+def agreement(z: Tensor, text: Tensor, scale: float) -> Tensor:
+    """L above: cross-entropy of the images against the texts of their batch.
+
+    Args:
+        z: Unit image embeddings ``(n, d)``.
+        text: Unit embedding of each image's text ``(n, d)``.
+        scale: Logit scale.
+    """
+    target = ((z @ z.T + text @ text.T) / 2 / TEMPERATURE).softmax(dim=1)
+    return -(target.T * (scale * z @ text.T).log_softmax(dim=1)).sum(dim=1).mean()

@@ -1,0 +1,161 @@
+"""SAR: sharpness-aware and reliable entropy minimisation.
+
+A step first climbs to the sharpest point near the weights θ, ``θ + ρ · g / ‖g‖`` with g the gradient of the mean
+entropy of the reliable images (``H(p) < 0.4 · ln C``), and then descends from θ along the gradient found there. When
+the moving average of that loss falls below 0.2, the model is about to collapse and the weights are put back. Niu et
+al., "Towards Stable Test-Time Adaptation in Dynamic Wild World", ICLR 2023 (github.com/mr-eggplant/SAR).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from clip_tca.methods.base import Task
+from clip_tca.methods.eata import check_number
+from clip_tca.methods.tent import entropy
+from clip_tca.methods.tower import TowerMethod
+
+BLOCK = re.compile(r"(?:^|\.)(?:resblocks|blocks|stages|layers?)\.?(\d+)(?:\.|$)")
+"""A block or stage in the name of a module: ``transformer.resblocks.3``, ``trunk.blocks.3``, ``layer3``."""
+
+
+def lower_parameters(tower: nn.Module, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
+    """Those of the parameters that stand below the last quarter of the tower's blocks.
+
+    In a ViT-B these are blocks 0 to 8 of 12 and what comes before them, in a ResNet stages 1 to 3 of 4. All of them
+    if there is nothing below.
+    """
+    place = {id(parameter): name for name, parameter in tower.named_parameters()}
+    found = [BLOCK.search(place[id(parameter)]) for parameter in parameters]
+    blocks = sorted({int(match[1]) for match in found if match})
+    if not blocks:
+        return parameters
+    top = blocks[len(blocks) - max(1, len(blocks) // 4)]
+    first = next(number for number, match in enumerate(found) if match)
+    lower = [
+        parameter
+        for number, (parameter, match) in enumerate(zip(parameters, found, strict=True))
+        if (int(match[1]) < top if match else number < first)
+    ]
+    return lower or parameters
+
+
+class SAR(TowerMethod):
+    """Entropy minimisation that looks for flat minima, on reliable images, with recovery from collapse.
+
+    Settings: those for ViT with LayerNorm: SGD with momentum 0.9, learning rate 0.001 for 64 images and proportional to
+    the batch (doubled for a single image), ρ = 0.05, recovery below 0.2; the last quarter of the blocks and the norm
+    after them stay as they are. As in the published code, recovery keeps momentum and moving average. With few
+    classes and certain predictions the loss may lie below 0.2 from the start; then every step is taken back, and
+    ``recovery=0`` turns that off.
+    """
+
+    name: ClassVar[str] = "sar"
+    summary: ClassVar[str] = "sharpness-aware entropy minimisation on reliable images, with recovery"
+    updates: ClassVar[str] = "normalisation weights of the image tower below its last quarter of blocks"
+    changed: ClassVar[str] = "A batch is predicted after its step instead of before."
+    ensemble: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        lr: float = 1e-3,
+        steps: int = 1,
+        margin: float = 0.4,
+        rho: float = 0.05,
+        recovery: float = 0.2,
+        continual: bool = True,
+        micro_batch: int | None = None,
+    ) -> None:
+        """Take over the model's normalisation weights.
+
+        Args:
+            task: Model and prompts.
+            lr: Learning rate for a batch of 64 images; it grows in proportion.
+            steps: Gradient steps for each batch.
+            margin: Largest entropy of a reliable image, as a share of ln C.
+            rho: ρ, how far the first half of a step climbs.
+            recovery: Put the weights back when the moving average of the loss falls below this.
+            continual: Go on from the last batch instead of starting anew.
+            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
+        """
+        check_number("margin", margin, 0, 1)
+        check_number("rho", rho, 0)
+        check_number("recovery", recovery, 0)
+        self.margin, self.rho, self.recovery = margin, rho, recovery
+        self._limit = margin * math.log(task.text.shape[1])
+        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+
+    def reset(self) -> None:
+        """The original weights, a new optimiser, and no moving average."""
+        self.adapted = lower_parameters(self.task.model.visual, self.parameters)
+        super().reset()
+        self.average: float | None = None
+
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """SGD with momentum 0.9, on the lower part of the tower."""
+        return torch.optim.SGD(self.adapted, lr=self.lr, momentum=0.9)
+
+    def adapt(self, batch: Tensor) -> None:
+        """Climb, take the gradient there, go back, descend; put everything back if the loss has collapsed."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * (len(batch) if len(batch) > 1 else 2) / 64
+        for _ in range(self.steps):
+            everything = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+            gradients, _, reliable = self.slope(batch, everything)
+            before = self.climb(gradients)
+            gradients, loss, reliable = self.slope(batch, reliable)
+            with torch.no_grad():
+                for parameter, value, gradient in zip(self.adapted, before, gradients, strict=True):
+                    parameter.copy_(value)
+                    parameter.grad = gradient
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if reliable.any():
+                self.average = loss if self.average is None else 0.9 * self.average + 0.1 * loss
+            if self.average is not None and self.average < self.recovery:
+                self._recover()
+
+    def slope(self, batch: Tensor, among: Tensor) -> tuple[tuple[Tensor, ...], float, Tensor]:
+        """Gradients of the mean entropy of the reliable images among some, that mean, and which they are ``(n,)``.
+
+        Without reliable images the gradients are 0, and the step that follows is what momentum has left.
+        """
+        parts = batch.split(self.micro_batch or len(batch))
+        alone = len(parts) == 1
+        with torch.set_grad_enabled(alone):
+            z = torch.cat([self.embed(part) for part in parts])
+        uncertainty = entropy(self.logits(z if alone else z.requires_grad_()))
+        reliable = among & (uncertainty.detach() < self._limit)
+        loss = uncertainty[reliable].sum() / reliable.sum().clamp(min=1)
+        if alone:
+            return self._gradients(loss), loss.item(), reliable
+        (slope,) = torch.autograd.grad(loss, z)
+        found = [
+            self._gradients(self.embed(part), part_slope)
+            for part, part_slope in zip(parts, slope.split(len(parts[0])), strict=True)
+        ]
+        return tuple(torch.stack(some).sum(dim=0) for some in zip(*found, strict=True)), loss.item(), reliable
+
+    @torch.no_grad()
+    def climb(self, gradients: tuple[Tensor, ...]) -> list[Tensor]:
+        """Move the weights by ρ along the gradient; returns them as they were."""
+        before = [parameter.clone() for parameter in self.adapted]
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+        for parameter, gradient in zip(self.adapted, gradients, strict=True):
+            parameter.add_(gradient * (self.rho / (norm + 1e-12)))
+        return before
+
+    def _gradients(self, of: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(of, self.adapted, slope, allow_unused=True, materialize_grads=True)
+
+    def _recover(self) -> None:
+        optimizer, average = self.optimizer, self.average
+        self.reset()
+        self.optimizer, self.average = optimizer, average

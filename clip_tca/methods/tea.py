@@ -1,0 +1,124 @@
+"""TEA: test-time energy adaptation.
+
+The classifier is read as an energy model, ``E(x) = −log Σ_k exp f_k(x)``. A step lowers the energy of the test images
+and raises that of samples x̃ from the model, ``loss = mean E(x) − mean E(x̃)``. Samples come from Langevin dynamics,
+``x̃ ← x̃ − α ∇E(x̃) + σ noise``, that goes on where an earlier chain ended (a replay buffer) or starts from noise. Yuan
+et al., "TEA: Test-time Energy Adaptation", CVPR 2024 (github.com/yuanyige/tea).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from clip_tca.methods.base import Task
+from clip_tca.methods.eata import check_number
+from clip_tca.methods.tower import TowerMethod, check_whole
+
+MEAN = (0.48145466, 0.4578275, 0.40821073)
+STD = (0.26862954, 0.26130258, 0.27577711)
+"""CLIP's own normalisation of pixels, for a model that does not say which it wants."""
+
+
+class TEA(TowerMethod):
+    """Test images get a lower energy, samples from the model a higher one.
+
+    Settings: Adam, learning rate 1e-3, one step for each batch; 20 Langevin steps, α 0.1, σ 0.01, a buffer of
+    10 000 chains, a new start for 5 % of them. The original's inputs are pixels from 0 to 1, CLIP's are normalised: the
+    chains live in pixels, start uniformly from −1 to 1 as published, and pass through the model's own
+    normalisation, so that α and σ mean what they meant. The original does not clamp them either.
+
+    A chain is stored when it has been visited (0.6 MB at 224 × 224, in main memory); until then its place in the buffer
+    is noise, which is drawn then.
+    """
+
+    name: ClassVar[str] = "tea"
+    summary: ClassVar[str] = "lower energy for test images, higher energy for samples from the model"
+    changed: ClassVar[str] = (
+        "Samples are drawn in pixels and pass through CLIP's normalisation, since CLIP's inputs are normalised and the "
+        "original's are not."
+    )
+    ensemble: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        lr: float = 1e-3,
+        steps: int = 1,
+        langevin_steps: int = 20,
+        langevin_lr: float = 0.1,
+        langevin_std: float = 0.01,
+        buffer: int = 10_000,
+        restart: float = 0.05,
+        continual: bool = True,
+        micro_batch: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Take over the model's normalisation weights.
+
+        Args:
+            task: Model and prompts.
+            lr: Learning rate.
+            steps: Gradient steps for each batch.
+            langevin_steps: Steps of a chain each time it is visited.
+            langevin_lr: α, how far a step follows the gradient.
+            langevin_std: σ of the noise in a step.
+            buffer: Number of chains.
+            restart: Share of chains that start from noise again.
+            continual: Go on from the last batch instead of starting anew.
+            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
+            seed: Of the samples.
+        """
+        check_number("langevin_steps", langevin_steps, 0, whole=True)
+        check_number("langevin_lr", langevin_lr, 0)
+        check_number("langevin_std", langevin_std, 0)
+        check_whole("buffer", buffer)
+        check_number("restart", restart, 0, 1)
+        check_number("seed", seed, 0, whole=True)
+        self.langevin_steps, self.langevin_lr, self.langevin_std = langevin_steps, langevin_lr, langevin_std
+        self.buffer, self.restart, self.seed = buffer, restart, seed
+        config = getattr(task.model.visual, "preprocess_cfg", None) or {}
+        self._normalisation = config.get("mean", MEAN), config.get("std", STD)
+        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+
+    def reset(self) -> None:
+        """The original weights, a new optimiser, no chains, and the generator at its seed."""
+        super().reset()
+        self.chains: dict[int, Tensor] = {}
+        self.generator = torch.Generator().manual_seed(self.seed)
+
+    def adapt(self, batch: Tensor) -> None:
+        """Lower the energy of the batch against that of as many samples."""
+        for _ in range(self.steps):
+            for images, sign in ((self.sample(batch), -1), (batch, 1)):
+                for part in images.split(self.micro_batch or len(batch)):
+                    (sign * self.energy(part).sum() / len(batch)).backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def energy(self, batch: Tensor) -> Tensor:
+        """−log Σ_k exp logit_k of pictures as the model takes them, ``(n,)``."""
+        return -self.logits(self.embed(batch)).logsumexp(dim=1)
+
+    def sample(self, batch: Tensor) -> Tensor:
+        """As many samples from the model as there are pictures, in the shape and range of the model's input."""
+        mean, std = (batch.new_tensor(values)[:, None, None] for values in self._normalisation)
+        # Drawn on the CPU, so that a seed gives the same samples on every device.
+        places = torch.randint(self.buffer, (len(batch),), generator=self.generator).tolist()
+        start = torch.empty(batch.shape).uniform_(-1, 1, generator=self.generator)
+        restarts = (torch.rand(len(batch), generator=self.generator) < self.restart).tolist()
+        for row, (place, again) in enumerate(zip(places, restarts, strict=True)):
+            if place in self.chains and not again:
+                start[row] = self.chains[place]
+        x = start.to(batch)
+        for _ in range(self.langevin_steps):
+            slopes = []
+            for part in x.requires_grad_().split(self.micro_batch or len(batch)):
+                slopes += torch.autograd.grad(self.energy((part - mean) / std).sum(), part)
+            noise = torch.randn(batch.shape, generator=self.generator).to(batch)
+            x = x.detach() - self.langevin_lr * torch.cat(slopes) + self.langevin_std * noise
+        self.chains.update((place, row.clone()) for place, row in zip(places, x.float().cpu(), strict=True))
+        return (x - mean) / std

@@ -1,0 +1,187 @@
+"""TPT: tune the prompt on one image, so that its views agree.
+
+An image is seen as itself and as 63 random crops. Of these the 10 % whose predictions have the lowest entropy are kept
+(set K), and the embeddings of the prompt's context words, at first "a photo of a", take one step down the entropy of
+the mean prediction:
+
+    L = −Σ_c p̄_c log p̄_c        p̄ = 1/|K| Σ_{v ∈ K} softmax(scale · z_v · text(context)ᵀ)
+
+Then the image itself is predicted with the tuned prompt, and the context is put back. Shu et al., "Test-Time Prompt
+Tuning for Zero-Shot Generalization in Vision-Language Models", NeurIPS 2022 (github.com/azshue/TPT). As there: AdamW
+with its default weight decay of 0.01, crops of 8 to 100 % of the picture's area with flips (its setting for ImageNet
+and the shifted ImageNets; only its fine-grained data sets add AugMix), and the one prompt "a photo of a {}." whatever
+the task's templates are. Class names are taken as the task has them (the original turns underscores into spaces).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clip_tca.embeddings import compute_dtype, unit
+from clip_tca.methods.base import Method, Task
+
+CONTEXT = "a photo of a"
+LOSS_SCALE = 1024.0
+"""Keeps gradients of half-precision models from vanishing (the original: 1000); a power of 2 changes nothing else."""
+
+
+class TPT(Method):
+    """Prompt tuning for each image on its own; nothing is carried over, and the model never changes.
+
+    Attributes:
+        lr, steps, views, keep, seed: As given.
+        context: ``(words, width)`` the untuned context.
+    """
+
+    name: ClassVar[str] = "tpt"
+    summary: ClassVar[str] = "tunes the prompt on each image until its crops agree"
+    updates: ClassVar[str] = "4 context tokens of the prompt"
+    backpropagation: ClassVar[bool] = True
+    sees: ClassVar[Literal["images", "embeddings"]] = "images"
+
+    def __init__(
+        self, task: Task, *, lr: float = 5e-3, steps: int = 1, views: int = 64, keep: float = 0.1, seed: int = 0
+    ) -> None:
+        """Take the context from the model's token embeddings; the defaults are the original's.
+
+        Args:
+            task: Model, tokenizer and class names.
+            lr: Learning rate of AdamW.
+            steps: Steps for each image; 0 predicts with the untuned prompt.
+            views: The image and ``views - 1`` crops.
+            keep: Part of the views that is kept, rounded down, at least one.
+            seed: For the crops; the same picture with the same seed has the same crops.
+
+        Raises:
+            ValueError: If an option has a value that can't be used, or the model has no token embeddings.
+        """
+        if not 0 < lr < math.inf:
+            raise ValueError(f"lr: {lr!r}; a positive number is needed, such as 0.005")
+        for name, value, least in (("steps", steps, 0), ("views", views, 1), ("seed", seed, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name}: {value!r}; allowed are whole numbers of at least {least}")
+        if not 0 < keep <= 1:
+            raise ValueError(f"keep: {keep!r}; allowed are numbers above 0, up to 1 for all views")
+        self.task, self.lr, self.steps, self.views, self.keep, self.seed = task, lr, steps, views, keep, seed
+        task.model.eval().requires_grad_(False)
+        self._embedding = token_embedding(task.model)
+        with torch.inference_mode(False), torch.no_grad():
+            device = next(self._embedding.parameters()).device
+            self._tokens = task.tokenizer([f"{CONTEXT} {name}." for name in task.classes]).clone().to(device)
+            alone, nothing = task.tokenizer([CONTEXT, ""]).to(device)
+            # the context: what all prompts begin with, apart from a token that starts every text
+            same = int((self._tokens == alone).all(dim=0).long().cumprod(dim=0).sum())
+            self._start = int(same > 0 and bool(nothing[0] == alone[0]))
+            if same <= self._start:
+                raise ValueError(f"tokenizer: no tokens of {CONTEXT!r} are shared by all prompts; TPT can't tune them")
+            context = self._embedding(alone[None])[0, self._start : same]
+            self.context = context.to(compute_dtype(context.dtype))
+
+    def reset(self) -> None:
+        """Nothing to forget: every image starts from the untuned context."""
+
+    def prepare(self, picture: Image.Image, transform: Callable[[Image.Image], Tensor]) -> Tensor:
+        """The picture and its crops, ``(views, 3, height, width)``; the same for the same picture."""
+        from torchvision.transforms import RandomHorizontalFlip, RandomResizedCrop  # type: ignore[import-untyped]
+
+        picture = picture.convert("RGB")
+        itself = transform(picture)
+        crop, flip = RandomResizedCrop(tuple(itself.shape[-2:])), RandomHorizontalFlip()
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
+            torch.default_generator.manual_seed(picture_seed(picture, self.seed))
+            crops = [flip(crop(picture)) for _ in range(self.views - 1)]
+        return torch.stack([itself, *map(transform, crops)])  # a crop has the final size: only its colours change
+
+    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Tune the prompt on each image of ``(n, views, 3, height, width)`` and predict the image itself."""
+        return self._images(batch, self.steps)
+
+    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict each image with the untuned prompt."""
+        return self._images(batch[:, :1], 0)
+
+    @torch.inference_mode(False)
+    def _images(self, batch: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        if batch.ndim != 5 or 0 in batch.shape:
+            raise ValueError(f"batch: shape {tuple(batch.shape)}; expected (n, views, 3, height, width) as by prepare")
+        with torch.enable_grad():
+            start = self.context.clone().requires_grad_(steps > 0)
+            text = self._texts(start)  # the first step of every image goes back through this
+            pairs = [self._image(views, start, text, steps) for views in batch]
+        z, logits = zip(*pairs, strict=True)
+        return torch.stack(z), torch.stack(logits)
+
+    def _image(self, views: Tensor, start: Tensor, text: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            z = unit(self.task.model.encode_image(views))
+        context = start.detach().clone().requires_grad_()
+        optimizer = torch.optim.AdamW([context], lr=self.lr)
+        kept: Tensor | None = None
+        for step in range(steps):
+            if step > 0:
+                start, text = context, self._texts(context)
+            log_p = self._logits(z, text).log_softmax(dim=1)
+            if kept is None:  # chosen once, as in the original
+                entropy = -(log_p.exp() * log_p).sum(dim=1).detach()
+                kept = entropy.argsort(stable=True)[: max(1, int(len(z) * self.keep))]
+            loss = LOSS_SCALE * entropy_of_mean(log_p[kept])
+            context.grad = torch.autograd.grad(loss, start, retain_graph=step == 0)[0] / LOSS_SCALE
+            optimizer.step()
+        if steps > 0:
+            with torch.no_grad():
+                text = self._texts(context)
+        return z[0], self._logits(z[:1], text.detach())[0]
+
+    def _logits(self, z: Tensor, text: Tensor) -> Tensor:
+        with torch.autocast(z.device.type, enabled=False):  # half precision is too coarse for logits of this size
+            return self.task.scale * z @ text.to(z.dtype).T
+
+    def _texts(self, context: Tensor) -> Tensor:
+        """Unit text embeddings ``(classes, d)`` of the prompts with this context."""
+
+        def insert(_module: nn.Module, _tokens: tuple[Any, ...], embedded: Tensor) -> Tensor:
+            tuned = context.to(embedded.dtype).expand(len(embedded), -1, -1)
+            after = self._start + tuned.shape[1]
+            return torch.cat([embedded[:, : self._start], tuned, embedded[:, after:]], dim=1)
+
+        hook = self._embedding.register_forward_hook(insert)
+        try:
+            text: Tensor = self.task.model.encode_text(self._tokens)
+        finally:
+            hook.remove()
+        return functional.normalize(text.to(compute_dtype(text.dtype)), dim=1)
+
+
+def token_embedding(model: Any) -> nn.Module:
+    """The module that turns tokens into vectors, in open_clip's own text towers and in those of transformers.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    for name, module in model.named_modules():
+        if name.split(".")[-1] == "token_embedding":
+            return module  # type: ignore[no-any-return]
+    find = getattr(getattr(getattr(model, "text", None), "transformer", None), "get_input_embeddings", None)
+    if find is None:
+        raise ValueError(f"{type(model).__name__}: a text tower without token embeddings; TPT has no prompt to tune")
+    return find()  # type: ignore[no-any-return]
+
+
+def entropy_of_mean(log_p: Tensor) -> Tensor:
+    """Entropy of the mean of the distributions ``(n, classes)``."""
+    mean = log_p.logsumexp(dim=0) - math.log(len(log_p))
+    return -(mean.exp() * mean).sum()
+
+
+def picture_seed(picture: Image.Image, seed: int) -> int:
+    """A number that depends on the pixels and on ``seed`` only."""
+    content = f"{seed} {picture.size} ".encode() + picture.tobytes()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")

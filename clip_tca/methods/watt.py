@@ -1,0 +1,108 @@
+"""WATT: adapt once for each template, then average the weights.
+
+For each template, ``steps`` gradient steps on CLIPArTT's loss (:func:`clip_tca.methods.clipartt.agreement`), where the
+text of an image is that of its likeliest class in this template. Then the weights of all templates are averaged,
+
+    θ ← 1/H Σ_h θ_h,
+
+and this ``repetitions`` times. In parallel (WATT-P) every template starts from the last average, in sequence (WATT-S)
+from where the one before it ended. Predictions use the mean of the templates. Osowiechi, Noori et al., "WATT: Weight
+Average Test-Time Adaptation of CLIP", NeurIPS 2024 (github.com/Mehrdad-Noori/WATT). As in that code, averaging does not
+reset Adam's moments; only in the first repetition of WATT-P each template has a new optimiser. It has no form without
+reset: ``continual`` here starts a batch from the last average, with a new optimiser. A batch of one image has no
+gradient and changes nothing. Of its towers only transformers have LayerNorm; BatchNorm is treated as in CLIPArTT.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from clip_tca.methods.base import Task
+from clip_tca.methods.clipartt import agreement
+from clip_tca.methods.tower import TowerMethod, check_whole
+
+
+class _Watt(TowerMethod):
+    """What both forms share."""
+
+    changed: ClassVar[str] = "Towers with BatchNorm and the form without reset are additions."
+    ensemble: ClassVar[bool] = True
+    parallel: ClassVar[bool]
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        lr: float = 1e-4,
+        steps: int = 2,
+        repetitions: int = 5,
+        continual: bool = False,
+        micro_batch: int | None = None,
+    ) -> None:
+        """Prepare to adapt; the defaults are those of the published scripts for PACS, OfficeHome and VLCS.
+
+        Args:
+            task: Model and prompts; every template counts, one alone is allowed.
+            lr: Learning rate of Adam.
+            steps: Gradient steps for each template (the paper's L).
+            repetitions: Times the weights are averaged (M).
+            continual: Go on from the last batch instead of starting anew.
+            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
+        """
+        check_whole("repetitions", repetitions)
+        self.repetitions = repetitions
+        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+
+    def adapt(self, batch: Tensor) -> None:
+        """``repetitions`` times: some steps for each template, then the average."""
+        self.optimizer = self.new_optimizer()
+        for repetition in range(self.repetitions):
+            start = self.weights()
+            total = [torch.zeros_like(weight) for weight in start]
+            for text in self.texts:
+                if self.parallel:
+                    self.load(start)
+                    if repetition == 0:
+                        self.optimizer = self.new_optimizer()
+                for _ in range(self.steps):
+                    self.descend(batch, partial(self._loss, text), coupled=True)
+                total = [sum_ + weight for sum_, weight in zip(total, self.weights(), strict=True)]
+            self.load([weight / len(self.texts) for weight in total])
+
+    def _loss(self, text: Tensor, z: Tensor) -> Tensor:
+        return agreement(z, text[(z.detach() @ text.T).argmax(dim=1)], self.task.scale)
+
+
+class WattS(_Watt):
+    """WATT, every template from the weights of the one before."""
+
+    name: ClassVar[str] = "watt-s"
+    summary: ClassVar[str] = "adapts for one template after the other and averages the weights"
+    parallel: ClassVar[bool] = False
+
+
+class WattP(_Watt):
+    """WATT, every template from the same weights."""
+
+    name: ClassVar[str] = "watt-p"
+    summary: ClassVar[str] = "adapts for each template in parallel and averages the weights"
+    parallel: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        lr: float = 1e-4,
+        steps: int = 2,
+        repetitions: int = 50,
+        continual: bool = False,
+        micro_batch: int | None = None,
+    ) -> None:
+        """As :class:`WattS`, with ten times the repetitions: its scripts have 50."""
+        super().__init__(
+            task, lr=lr, steps=steps, repetitions=repetitions, continual=continual, micro_batch=micro_batch
+        )
