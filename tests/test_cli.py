@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -8,6 +9,8 @@ import pytest
 
 from clip_tca import __version__
 from clip_tca.cli import main, parser
+from clip_tca.evaluation.names import ADAPTERS
+from clip_tca.methods import NAMES as BASES
 from tests.conftest import PACS
 
 
@@ -244,3 +247,55 @@ def test_stored_embeddings_are_evaluated_as_they_are(pacs, capsys):
     assert [round(row["accuracy"], 1) for row in record["rows"]] == [91.5, 77.0, 100.0, 74.1]
     assert record["model"] is None
     assert set(record["rows"][0]["per_class"]) == {"dog", "elephant", "giraffe", "guitar", "horse", "house", "person"}
+
+
+@pytest.mark.parametrize("change", ["accuracy", "rows", "domain", "prompts", "batch_size"])
+def test_compare_refuses_a_record_that_was_edited(change, tmp_path, capsys):
+    file = tmp_path / "one.json"
+    main(["eval", "--dataset", "synthetic", "--method", "zero-shot", "--output", str(file)])
+    record = json.loads(file.read_text())
+    if change == "accuracy":
+        record["rows"][0]["accuracy"] = 99.9
+    elif change == "rows":
+        record["rows"] = []
+    elif change == "domain":
+        record["rows"][0]["domain"] = "moon"
+    else:
+        del record[change]
+    file.write_text(json.dumps(record))
+    capsys.readouterr()
+    assert main(["compare", str(file)]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"clip-tca: {file}: not a whole record")
+    assert len(errors.splitlines()) == 1
+
+
+def test_an_ascii_terminal_gets_the_table(capsys):
+    command = [
+        sys.executable,
+        "-m",
+        "clip_tca",
+        "eval",
+        "--dataset",
+        "synthetic",
+        "--method",
+        "zero-shot",
+        "--seeds",
+        "2",
+    ]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert r"100.00 \xb1 0.00" in done.stdout
+
+
+def test_stored_embeddings_take_no_model(capsys):
+    assert main(["eval", "--dataset", "synthetic", "--model", "demo"]) == 1
+    assert "holds embeddings" in capsys.readouterr().err
+
+
+def test_methods_are_listed_with_what_they_update(capsys):
+    assert main(["methods"]) == 0
+    shown = capsys.readouterr().out
+    for name in (*ADAPTERS, *BASES):
+        assert f"\n  {name} " in shown
+    assert "Fisher" in shown

@@ -15,9 +15,11 @@ from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation import reported
 from clip_tca.evaluation.formats import render
 from clip_tca.evaluation.methods import _BUILDERS, Method, choose, parse_value
-from clip_tca.evaluation.names import DEFAULT_METHODS, FORMATS, METHODS
+from clip_tca.evaluation.names import ADAPTERS, DEFAULT_METHODS, FORMATS, METHODS
 from clip_tca.evaluation.protocols import divisor, order, predict
 from clip_tca.evaluation.table import comparison, summary, table
+from clip_tca.methods import NAMES as BASES
+from clip_tca.methods import base_method
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def test_batches_of_one_work_in_every_setting(shifted):
 
 
 @pytest.mark.parametrize("setting", ["transductive", "online", "episodic"])
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "linear-tca:reference"])
+@pytest.mark.parametrize("name", [name for name in ADAPTERS if name != "linear-tca:reference"])
 def test_labels_reach_no_method_but_the_oracle(name, setting, shifted):
     z = shifted.z[:120]
     wrong = torch.zeros(120, dtype=torch.long)
@@ -125,7 +127,10 @@ def test_the_oracle_cannot_run_online(shifted):
 
 
 def test_the_names_are_the_methods_there_are():
-    assert ("zero-shot", *_BUILDERS) == METHODS
+    assert ("zero-shot", *_BUILDERS) == ADAPTERS
+    assert METHODS[len(ADAPTERS) :][:2] == ("tent", "tent+tca")
+    for name in BASES:
+        assert base_method(name).name == name
     assert set(DEFAULT_METHODS) <= set(METHODS)
 
 
@@ -136,8 +141,8 @@ def test_an_option_goes_to_the_methods_that_have_it():
         choose(["linear-tca"], {"kk": 7})
     with pytest.raises(ValueError, match=r"'layers'"):
         choose(["mlp2-tca"], {"layers": 3})
-    with pytest.raises(ValueError, match=r"'tent'.*linear-tca"):
-        choose(["tent"], {})
+    with pytest.raises(ValueError, match=r"'tant'.*linear-tca"):
+        choose(["tant"], {})
 
 
 def test_values_of_the_command_line():
@@ -294,3 +299,16 @@ def test_compare_puts_records_of_a_data_set_into_one_table(record):
     assert one.sections[1][1][0][-1] == "all images, last batch unseen"
     assert one.sections[2][0].startswith("reported")
     assert [name for name, _ in two.sections] == ["c"]
+
+
+def test_averages_as_published_are_those_published_to_the_digit(record):
+    for dataset, known in reported.published()["datasets"].items():
+        rows = {r.method: r.average for r in reported.rows(as_if(record, dataset))}
+        assert all(rows[f"{m} [{v['measured_by']}]"] == v["average"] for m, v in known["methods"].items())
+
+
+def test_a_line_end_in_a_name_does_not_break_the_table(record):
+    odd = as_if(record, "own")
+    odd["data"] = {**odd["data"], "domains": {"a\nb": {}}}
+    odd["rows"] = [{**r, "domain": "a\nb"} for r in odd["rows"]]
+    assert r"a\nb" in render([odd], "table")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from clip_tca.cli import main
+from clip_tca.evaluation.names import METHODS
 from tests.conftest import PACS, ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,18 +27,19 @@ def test_the_two_commands_are_single_lines_that_make_their_own_venv():
     for command in commands:
         assert command.count("\n") == 1
         assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
-    assert commands[0].strip().endswith("clip-tca eval --dataset synthetic")
+    assert commands[0].strip().endswith("clip-tca eval --dataset demo")
     assert commands[1].strip().endswith("pytest")
 
 
 def test_the_first_command_prints_what_the_readme_shows(capsys):
-    main(["eval", "--dataset", "synthetic"])
+    assert main(["eval", "--dataset", "demo"]) == 0
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     shown = [line.split() for line in blocks("")[0].splitlines()]
     assert [row[:1] for row in printed] == [row[:1] for row in shown]
-    for ours, theirs in zip(printed[3:8], shown[3:8], strict=True):
-        # another processor may round one image of 657 the other way
-        assert all(abs(float(a) - float(b)) < 0.31 for a, b in zip(ours[1:-2], theirs[1:-2], strict=True))
+    rows = [(ours, theirs) for ours, theirs in zip(printed, shown, strict=True) if ours and ours[0] in METHODS]
+    assert len(rows) == 5
+    for ours, theirs in rows:  # other releases of Pillow or another processor may turn a few of 560 pictures
+        assert all(abs(float(a) - float(b)) < 1.1 for a, b in zip(ours[1:-2], theirs[1:-2], strict=True))
 
 
 def test_the_script_prints_what_the_readme_shows(pacs, tmp_path):

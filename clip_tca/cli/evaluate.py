@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from clip_tca.cli import options as shared
-from clip_tca.evaluation.names import DEFAULT_METHODS, METHODS, PROTOCOLS, SETTINGS
+from clip_tca.evaluation.names import ALLOWED, DEFAULT_METHODS, METHODS, PROTOCOLS, SETTINGS
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -14,6 +15,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "eval",
         help="accuracy before and after adaptation",
+        allow_abbrev=False,
         description="Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain.",
     )
     shared.add_data(command, required=False)
@@ -23,9 +25,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument(
         "--method",
         action="append",
-        choices=METHODS,
+        type=method,
         metavar="NAME",
-        help=f"{', '.join(METHODS)}; repeatable (default: {', '.join(DEFAULT_METHODS)})",
+        help=f"{ALLOWED}; repeatable (default: {', '.join(DEFAULT_METHODS)})",
     )
     group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source")
     group.add_argument("--balance", help="estimated, uniform, predicted, global or oracle (uses true labels)")
@@ -36,6 +38,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("--batch-size", type=shared.positive, default=128, metavar="N", help="default: %(default)s")
     group.add_argument("--seeds", type=shared.positive, default=1, metavar="N", help="shuffles (default: %(default)s)")
     group.add_argument("--seed", type=int, help="of the synthetic set (default: 0)")
+    group.add_argument("--profile", action="store_true", help="also time plain CLIP, and say what each method costs")
+    group.add_argument("--forgetting", metavar="DOMAIN", help="also test this domain after adapting to each other one")
+    group.add_argument("--micro-batch", type=shared.positive, metavar="N", help="images to back-propagate at a time")
     group.add_argument(
         "--recipe",
         metavar="FILE",
@@ -43,6 +48,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     shared.add_output(command)
     command.set_defaults(run=run, parser=command)
+
+
+def method(text: str) -> str:
+    """A method's name."""
+    if text in METHODS:
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r}; allowed are {ALLOWED}")
 
 
 def assignment(text: str) -> tuple[str, str]:
@@ -57,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
     """Evaluate once, or once for each run of a recipe."""
     from clip_tca.evaluation.formats import render
     from clip_tca.evaluation.recipe import arguments, find
+    from clip_tca.evaluation.runner import evaluate
 
     shared.check_output(options)
     runs = [options]
@@ -65,11 +78,14 @@ def run(options: argparse.Namespace) -> int:
         runs = [options.parser.parse_args(line) for line in lines]
     elif options.dataset is None:
         options.parser.error(f"--dataset or --recipe is needed; data sets are {', '.join(shared.DATASETS)}")
-    for one in runs:
-        shared.spare_waiting(one)
-    from clip_tca.evaluation.runner import evaluate  # imports the hub's client, which reads the environment
-
-    records = [evaluate(one.dataset, **keywords(one)) for one in runs]
+    records: list[dict[str, Any]] = []
+    try:
+        for one in runs:
+            records.append(evaluate(one.dataset, **keywords(one)))
+    except BaseException:
+        if records:  # of a recipe whose later run failed
+            sys.stdout.write(render(records, "table"))
+        raise
     shared.deliver(options, lambda form: render(records, form))
     return 0
 
@@ -78,15 +94,17 @@ def keywords(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of :func:`clip_tca.evaluate`."""
     from clip_tca.evaluation.methods import parse_value
 
-    given = {name: getattr(options, name) for name in ("k", "balance", "solver")}
+    given = {name: getattr(options, name) for name in ("k", "balance", "solver", "micro_batch")}
     chosen = {name: value for name, value in given.items() if value is not None} | dict(options.set or [])
     return {
         **shared.inputs(options),
         **({} if options.seed is None else {"seed": options.seed}),
         "methods": options.method or DEFAULT_METHODS,
-        "options": {name: parse_value(value) for name, value in chosen.items()},
+        "options": {name: parse_value(str(value)) for name, value in chosen.items()},
         "setting": options.setting,
         "protocol": options.protocol,
         "batch_size": options.batch_size,
         "seeds": options.seeds,
+        "profile": options.profile,
+        "forgetting": options.forgetting,
     }

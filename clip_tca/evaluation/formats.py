@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from clip_tca.evaluation.extras import extra_tables
 from clip_tca.evaluation.table import Table, table
 
 
@@ -97,8 +98,20 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
 }
 
 
+def printable(shown: Table) -> Table:
+    """The table with line ends and other control characters in names written out."""
+
+    def clean(text: str) -> str:
+        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+    sections = [(clean(name), [[clean(cell) for cell in row] for row in rows]) for name, rows in shown.sections]
+    title, head, notes = ([clean(line) for line in part] for part in (shown.title, shown.head, shown.notes))
+    return Table(title, head, sections, notes)
+
+
 def render(records: list[dict[str, Any]], form: str) -> str:
     """Records in one of the formats: several are a list in JSON, and tables one after the other elsewhere."""
     if form == "json":
         return json.dumps(records[0] if len(records) == 1 else {"records": records}, indent=1) + "\n"
-    return "\n".join(RENDERERS[form](table(record)) for record in records)
+    tables = [shown for record in records for shown in (table(record), *extra_tables(record))]
+    return "\n".join(RENDERERS[form](printable(shown)) for shown in tables)

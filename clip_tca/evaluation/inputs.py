@@ -16,8 +16,27 @@ from clip_tca.datasets.source import Source
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.embed import BATCH, Embedder
 from clip_tca.encoder import MODEL, PRETRAINED, Encoder
-from clip_tca.prompts import class_names, load_prompts
+from clip_tca.prompts import Prompts, class_names, load_prompts
 from clip_tca.store import Store, checksum
+
+
+@dataclass
+class Embedded:
+    """A data set as embeddings, with what they came from.
+
+    Attributes:
+        data: Embeddings, labels and texts.
+        about: For the record: data, model, prompts and cost.
+        pictures: The pictures, if there are any, without those that were left out. So are the next two.
+        encoder: f.
+        prompts: Templates and class names.
+    """
+
+    data: EmbeddingSet
+    about: dict[str, Any]
+    pictures: ImageSet | None = None
+    encoder: Encoder | None = None
+    prompts: Prompts | None = None
 
 
 @dataclass
@@ -69,37 +88,47 @@ class Inputs:
     progress: bool = False
     seed: int = 0
 
-    def embed(self) -> tuple[EmbeddingSet, dict[str, Any]]:
-        """Embeddings, and for the record: data, model, prompts and cost."""
+    def embed(self) -> Embedded:
+        """Everything as embeddings."""
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers: {self.workers}; a whole number of at least 0 is needed")
         if self.encode_batch_size < 1:
             raise ValueError(f"encode_batch_size: {self.encode_batch_size}; at least 1 is needed")
+        stored = self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
+        if stored and (self.model or self.pretrained != PRETRAINED or self.precision != "auto" or self.data_dir):
+            raise ValueError(
+                f"dataset: {self.dataset} holds embeddings; model, weights, precision and folder don't apply"
+            )
         if self.dataset == "synthetic":
             return self._ready(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
         if self.dataset.endswith(".safetensors"):
             name = Path(self.dataset).stem
             return self._ready(
-                load(self.dataset, f"text.{self.prompts}"), name, {"kind": "embeddings", "path": self.dataset}
+                load(self.dataset, f"text.{Path(self.prompts).name}"),
+                name,
+                {"kind": "embeddings", "path": self.dataset},
             )
         return self._pictures()
 
-    def _ready(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> tuple[EmbeddingSet, dict[str, Any]]:
+    def _ready(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> Embedded:
         if unknown := [domain for domain in self.domains if domain not in data.domains]:
             raise ValueError(f"domain: {unknown[0]!r}; {name} has {', '.join(data.domains)}")
         data.domains = {domain: data.domains[domain] for domain in self.domains or data.domains}
         classes = data.classes or [str(label) for label in range(data.text.shape[-2])]
         domains = {domain: {"images": len(y)} for domain, (_, y) in data.domains.items()}
-        about = {"origin": origin, "classes": classes, "domains": domains, "differences": [], "left_out": 0}
-        return data, {
-            "dataset": name,
-            "data": about,
-            "model": None,
-            "prompts": None,
-            "cost": {"encoding_seconds": 0.0, "encoded_images": 0},
+        about = {
+            "origin": origin,
+            "classes": classes,
+            "domains": domains,
+            "differences": [],
+            "ignored": [],
+            "left_out": 0,
         }
+        cost = {"encoding_seconds": 0.0, "encoded_images": 0}
+        kept = {key: data.about.get(key) for key in ("model", "prompts")}
+        return Embedded(data, {"dataset": name, "data": about, **kept, "cost": cost})
 
-    def _pictures(self) -> tuple[EmbeddingSet, dict[str, Any]]:
+    def _pictures(self) -> Embedded:
         load_prompts(self.prompts, ())  # what is wrong and cheap to see comes before what is dear
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
@@ -119,7 +148,7 @@ class Inputs:
         seconds = time.perf_counter() - began
         labels = {name: torch.tensor(domain.labels) for name, domain in data.domains.items()}
         embedded = EmbeddingSet(text, encoder.scale, {name: (z[name], labels[name]) for name in z}, names)
-        return embedded, {
+        about = {
             "dataset": data.name if data.expected or self.dataset == "demo" else "folder",
             "data": {**_about(data), "left_out": embedder.left_out},
             "model": {
@@ -141,6 +170,8 @@ class Inputs:
             },
             "cost": {"encoding_seconds": seconds, "encoded_images": embedder.encoded},
         }
+        embedded.about = {"model": about["model"], "prompts": about["prompts"]}
+        return Embedded(embedded, about, data, encoder, prompts)
 
 
 def _about(data: ImageSet) -> dict[str, Any]:
@@ -155,4 +186,5 @@ def _about(data: ImageSet) -> dict[str, Any]:
         "classes": data.classes,
         "domains": domains,
         "differences": data.differences(),
+        "ignored": data.ignored,
     }

@@ -1,4 +1,4 @@
-"""Methods by the names that ``--method`` takes."""
+"""Methods by the names that ``--method`` takes: adapters of embeddings, base methods, and TCA on top of those."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from clip_tca.adapter import Adapter
 from clip_tca.conditional import ConditionalTCA
-from clip_tca.evaluation.names import METHODS
+from clip_tca.evaluation.names import ALLOWED, METHODS, PLUS
+from clip_tca.methods import NAMES as BASES
+from clip_tca.methods import base_method
 from clip_tca.tca import MLPTCA, LinearTCA
 from clip_tca.zero_shot import ZeroShotClassifier
 
@@ -25,40 +27,75 @@ _BUILDERS: dict[str, tuple[type[Adapter], Callable[..., Adapter], dict[str, Any]
 
 @dataclass(frozen=True)
 class Method:
-    """A method with its options; ``zero-shot`` has no adapter."""
+    """A method with its options.
+
+    Attributes:
+        name: As ``--method`` takes it.
+        options: Of the adapter.
+        base_options: Of the base method.
+    """
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+    base_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def base(self) -> str | None:
+        """The base method: ``watt-s`` for ``watt-s`` and for ``watt-s+tca``."""
+        name = self.name.removesuffix(PLUS)
+        return name if name in BASES else None
+
+    @property
+    def _adapter_name(self) -> str | None:
+        if self.name in _BUILDERS:
+            return self.name
+        return "linear-tca" if self.name.endswith(PLUS) else None
 
     def adapter(self, classifier: ZeroShotClassifier) -> Adapter | None:
-        """A new adapter for ``classifier``."""
-        if self.name == "zero-shot":
+        """A new adapter for ``classifier``; None where nothing adapts embeddings (zero-shot, a base method alone)."""
+        if self._adapter_name is None:
             return None
-        _, build, fixed = _BUILDERS[self.name]
+        _, build, fixed = _BUILDERS[self._adapter_name]
         return build(classifier, **fixed, **self.options)
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether this is an oracle."""
+        return self.options.get("balance") == "oracle" or self.name == "linear-tca:reference"
 
     def describe(self, classifier: ZeroShotClassifier) -> dict[str, Any]:
         """Name, all parameters, and whether true labels are used."""
         adapter = self.adapter(classifier)
         parameters = {name: getattr(adapter, name) for name in adapter.options} if adapter else {}
-        return {"name": self.name, "uses_labels": bool(adapter and adapter.uses_labels), "parameters": parameters}
+        described = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
+        if self.base is not None:
+            defaults = {name: p.default for name, p in _parameters(base_method(self.base)).items()}
+            described["base"] = {"name": self.base, "parameters": {**defaults, **self.base_options}}
+        return described
+
+
+def _parameters(kind: type) -> dict[str, inspect.Parameter]:
+    """Options of a constructor: everything after what it works on."""
+    return dict(list(inspect.signature(kind).parameters.items())[1:])
 
 
 def choose(names: Sequence[str], options: dict[str, Any]) -> list[Method]:
-    """The methods ``names``, each with those of ``options`` that it has.
+    """The methods ``names``, each with those of ``options`` that it has; a base method takes its own before TCA does.
 
     Raises:
         ValueError: For an unknown method, or an option that none of them has.
     """
     if unknown := [name for name in names if name not in METHODS]:
-        raise ValueError(f"method: {unknown[0]!r}; allowed are {', '.join(METHODS)}")
+        raise ValueError(f"method: {unknown[0]!r}; allowed are {ALLOWED}")
     methods, used = [], set()
     for name in dict.fromkeys(names):
-        kind, _, fixed = _BUILDERS.get(name, (None, None, {}))
-        allowed = set(inspect.signature(kind).parameters) - {"classifier", *fixed} if kind else set()
-        mine = {option: value for option, value in options.items() if option in allowed}
-        used |= set(mine)
-        methods.append(Method(name, mine))
+        plain = Method(name)
+        kind, _, fixed = _BUILDERS.get(plain._adapter_name or "", (None, None, {}))
+        base = set(_parameters(base_method(plain.base))) if plain.base else set()
+        allowed = set(_parameters(kind)) - {*fixed, *base} if kind else set()
+        mine, its = ({o: v for o, v in options.items() if o in names} for names in (allowed, base))
+        used |= {*mine, *its}
+        methods.append(Method(name, mine, its))
     if unused := [option for option in options if option not in used]:
         raise ValueError(f"option: none of {', '.join(names)} has an option {unused[0]!r}")
     return methods

@@ -5,7 +5,12 @@ Importing them needs no torch.
 
 from __future__ import annotations
 
-METHODS = (
+from clip_tca.methods import NAMES as BASES
+
+PLUS = "+tca"
+"""What stands behind a base method's name for LinearTCA on top of it."""
+
+ADAPTERS = (
     "zero-shot",
     "linear-tca",
     "linear-tca:paper",
@@ -14,6 +19,8 @@ METHODS = (
     "mlp3-tca",
     "conditional-tca",
 )
+METHODS = (*ADAPTERS, *[name + plus for name in BASES for plus in ("", PLUS)])
+ALLOWED = f"{', '.join([*ADAPTERS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it"
 DEFAULT_METHODS = ("zero-shot", "linear-tca", "mlp2-tca", "mlp3-tca", "conditional-tca")
 
 SETTINGS = ("transductive", "online", "episodic")

@@ -10,11 +10,12 @@ statistics have seen it and those before it, never later ones. ``episodic`` adap
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from clip_tca.embeddings import unit
 from clip_tca.evaluation.methods import Method
 from clip_tca.zero_shot import ZeroShotClassifier
 
@@ -56,32 +57,43 @@ class Clock:
 
 
 def predict(
-    method: Method, classifier: ZeroShotClassifier, z: Tensor, labels: Tensor, setting: str, batch: int
+    method: Method,
+    classifier: ZeroShotClassifier,
+    z: Tensor,
+    labels: Tensor,
+    setting: str,
+    batch: int,
+    logits: Tensor | None = None,
 ) -> tuple[Tensor, Clock]:
     """Predicted classes ``(n,)`` of embeddings in the order in which they are seen.
 
-    ``labels`` go to a method only if it is an oracle and says so.
+    ``labels`` go to a method only if it is an oracle and says so. ``logits`` ``(n, classes)`` are those of the base
+    method that gave ``z``, if there is one: TCA on top judges certainty by them and corrects them by as much as the
+    classifier's scores change when it moves the embeddings. (Where the base method's logits are the classifier's scores
+    of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.)
     """
     clock = Clock()
-    if method.name == "zero-shot":
-        predicted = classifier.predict(z)
+    if setting == "online" and batch >= EXACT and "refresh" not in method.options:
+        method = replace(method, options={**method.options, "refresh": 1})
+    adapter = None if method.name == "zero-shot" else method.adapter(classifier)
+    if adapter is None:
+        predicted = classifier.predict(z) if logits is None else logits.argmax(dim=1)
         clock.predicted()
         return predicted, clock
-    if setting == "online" and batch >= EXACT and "refresh" not in method.options:
-        method = Method(method.name, {**method.options, "refresh": 1})
     parts = [slice(0, len(z))] if setting == "transductive" else [slice(i, i + batch) for i in range(0, len(z), batch)]
-    adapter = method.adapter(classifier)
     predictions = []
     for part in parts:
         if setting == "episodic":
-            adapter = method.adapter(classifier)
-        if adapter is None:
-            raise ValueError(f"method: {method.name!r} does not adapt")
+            adapter = method.adapter(classifier) or adapter
+        scores = None if logits is None else logits[part]
         if setting == "online" or len(z[part]) == 1:
-            adapter.partial_fit(z[part])
+            adapter.partial_fit(z[part], logits=scores)
         else:
-            adapter.fit(z[part], labels[part] if adapter.uses_labels else None)
+            adapter.fit(z[part], labels[part] if adapter.uses_labels else None, logits=scores)
         clock.adapted()
-        predictions.append(adapter.predict(z[part]))
+        adapted = adapter.logits(z[part])
+        if scores is not None:
+            adapted = scores + adapted - classifier.logits(unit(z[part]))
+        predictions.append(adapted.argmax(dim=1))
         clock.predicted()
     return torch.cat(predictions), clock

@@ -68,5 +68,7 @@ def rows(record: dict[str, Any]) -> list[Reported]:
             std = dict(zip(known["domains"], row.get("std", []), strict=False)) if key == "accuracy" else {}
             values = [accuracy[domain] for domain in wanted]
             name = f"{method} [{row['measured_by']}{suffix}]"
-            found.append(Reported(name, accuracy, std, sum(values) / len(values), divided_by))
+            whole = row["average" if key == "accuracy" else "rescaled_average"]
+            average = whole if len(wanted) == len(accuracy) else sum(values) / len(values)
+            found.append(Reported(name, accuracy, std, average, divided_by))
     return found

@@ -12,6 +12,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from tqdm import tqdm
 
 from clip_tca import __version__
 from clip_tca.checks import one_of, whole
-from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.encoder import choose_device
+from clip_tca.evaluation.base import Bases, Pairs, Plain
+from clip_tca.evaluation.forgetting import forgetting as measure_forgetting
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.methods import Method, choose
 from clip_tca.evaluation.names import DEFAULT_METHODS, PROTOCOLS, SCHEMA, SETTINGS
-from clip_tca.evaluation.protocols import divisor, order, predict
+from clip_tca.evaluation.protocols import Clock, divisor, order, predict
 from clip_tca.zero_shot import ZeroShotClassifier
 
 
@@ -40,6 +42,8 @@ def evaluate(
     protocol: str = "full",
     batch_size: int = 128,
     seeds: int = 1,
+    profile: bool = False,
+    forgetting: str | None = None,
     **inputs: Any,
 ) -> dict[str, Any]:
     """Zero-shot and adapted accuracy for each domain of a data set: the record that ``clip-tca eval`` prints.
@@ -52,24 +56,36 @@ def evaluate(
         protocol: ``full``, ``watt`` or ``kept``.
         batch_size: Of the settings and protocols that have batches.
         seeds: Number of shuffles.
+        profile: Also measure plain CLIP on the same batches, and what every method costs against it.
+        forgetting: Also measure this source-like domain after adapting to each of the others.
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`. Class names
             are ``raw`` by default in the WATT protocol.
     """
     chosen = choose(methods, options or {})
     one_of("setting", setting, SETTINGS)
     one_of("protocol", protocol, tuple(PROTOCOLS))
+    oracle = next((method.name for method in chosen if method.uses_labels), None)
+    if setting == "online" and oracle is not None:
+        raise ValueError(
+            f"method: {oracle} counts the true labels of the whole test set (an oracle), so it can't run online; "
+            "use --setting transductive, or leave it out"
+        )
     for name, number in {"batch_size": batch_size, "seeds": seeds}.items():
         if not whole(number, 1):
             raise ValueError(f"{name}: {number!r}; a whole number of at least 1 is needed")
     if protocol == "watt":
         inputs.setdefault("class_names", "raw")
     source = Inputs(dataset, **inputs)
-    data, about = source.embed()
-    device = choose_device(source.device)
-    classifier = ZeroShotClassifier(data.text.to(device), data.scale)
-    rows, cost = _rows(
-        chosen, classifier, data, about["data"]["classes"], (setting, protocol, batch_size, seeds), source
-    )
+    embedded = source.embed()
+    about, device = embedded.about, choose_device(source.device)
+    classifier = ZeroShotClassifier(embedded.data.text.to(device), embedded.data.scale)
+    bases = Bases(embedded, device, batch_size, source.workers, source.progress)
+    rows, cost = _rows(chosen, classifier, bases, about["data"]["classes"], (setting, protocol, seeds))
+    extra: dict[str, Any] = {}
+    if forgetting is not None:
+        extra["forgetting"] = measure_forgetting(chosen, classifier, bases, forgetting)
+    if profile:
+        cost = {Plain.name: _plain(bases, protocol), **cost}
     return {
         "schema_version": SCHEMA,
         "dataset": about["dataset"],
@@ -82,6 +98,7 @@ def evaluate(
         "prompts": about["prompts"],
         "methods": [method.describe(classifier) for method in chosen],
         "rows": rows,
+        **extra,
         "versions": _versions(),
         "commit": _commit(),
         "cost": {**about["cost"], "methods": cost, "peak_memory_bytes": _peak_memory(device)},
@@ -89,18 +106,13 @@ def evaluate(
 
 
 def _rows(
-    methods: list[Method],
-    classifier: ZeroShotClassifier,
-    data: EmbeddingSet,
-    classes: list[str],
-    how: tuple[str, str, int, int],
-    source: Inputs,
-) -> tuple[list[dict[str, Any]], dict[str, dict[str, float]]]:
-    setting, protocol, batch, seeds = how
-    rows = []
-    cost = {method.name: {"adapting_seconds": 0.0, "predicting_seconds": 0.0} for method in methods}
+    methods: list[Method], classifier: ZeroShotClassifier, bases: Bases, classes: list[str], how: tuple[str, str, int]
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Rows for every domain, seed and method, and what each method cost."""
+    (setting, protocol, seeds), batch, data = how, bases.batch, bases.embedded.data
+    rows, cost = [], {method.name: Cost() for method in methods}
     steps = len(methods) * len(data.domains) * seeds
-    with tqdm(total=steps, desc="adapting", disable=None if source.progress else True, leave=False) as bar:
+    with tqdm(total=steps, desc="adapting", disable=None if bases.progress else True, leave=False) as bar:
         for domain, (embeddings, truth) in data.domains.items():
             for seed in range(seeds):
                 seen = order(len(truth), protocol, batch, seed)
@@ -110,15 +122,61 @@ def _rows(
                         "use a smaller --batch-size, or --protocol full"
                     )
                 z, labels = embeddings[seen].to(classifier.text.device), truth[seen].to(classifier.text.device)
+                pairs: dict[str, Pairs] = {}
                 for method in methods:
-                    predicted, clock = predict(method, classifier, z, labels, setting, batch)
-                    cost[method.name]["adapting_seconds"] += clock.adapting
-                    cost[method.name]["predicting_seconds"] += clock.predicting
+                    base = None
+                    if method.base is not None:  # NAME and NAME+tca share one run
+                        if method.base not in pairs:
+                            pairs[method.base] = bases.run(method.base, method.base_options, domain, seen)
+                        base = pairs[method.base]
+                    given = (z, None) if base is None else (base.z, base.logits)
+                    predicted, clock = predict(method, classifier, given[0], labels, setting, batch, given[1])
+                    cost[method.name].add(clock, base, len(seen))
                     row = _row(predicted.cpu(), labels.cpu(), classes, divisor(len(truth), len(seen), protocol))
-                    uses = method.describe(classifier)["uses_labels"]
-                    rows.append({"method": method.name, "domain": domain, "seed": seed, "uses_labels": uses, **row})
+                    told = {"method": method.name, "domain": domain, "seed": seed, "uses_labels": method.uses_labels}
+                    rows.append({**told, **row})
                     bar.update()
-    return rows, cost
+    return rows, {name: asdict(spent) for name, spent in cost.items()}
+
+
+def _plain(bases: Bases, protocol: str) -> dict[str, Any]:
+    """The cost of the model as it is, on the same images in the same batches."""
+    spent = Cost()
+    for domain, (_, truth) in bases.embedded.data.domains.items():
+        seen = order(len(truth), protocol, bases.batch, 0)
+        spent.add(Clock(), bases.run(Plain.name, {}, domain, seen), len(seen))
+    return asdict(spent)
+
+
+@dataclass
+class Cost:
+    """What a method cost over all domains and seeds.
+
+    Attributes:
+        adapting_seconds: Of the adapter (in the online setting solving is part of predicting).
+        predicting_seconds: Of the adapter.
+        base_seconds: Of the base method, decoding and encoding included.
+        base_memory_bytes: That the base method needed at most beyond what was there.
+        images: Images seen.
+        embeds: Whether the base method embeds the images itself.
+    """
+
+    adapting_seconds: float = 0.0
+    predicting_seconds: float = 0.0
+    base_seconds: float = 0.0
+    base_memory_bytes: int | None = None
+    images: int = 0
+    embeds: bool = False
+
+    def add(self, clock: Clock, base: Pairs | None, images: int) -> None:
+        """Count one domain and seed."""
+        self.adapting_seconds += clock.adapting
+        self.predicting_seconds += clock.predicting
+        self.images += images
+        if base is not None:
+            self.embeds = base.embeds
+            self.base_seconds += base.seconds
+            self.base_memory_bytes = max(self.base_memory_bytes or 0, base.memory or 0)
 
 
 def _row(predicted: Tensor, labels: Tensor, classes: list[str], divided_by: int) -> dict[str, Any]:

@@ -126,6 +126,9 @@ def _notes(record: dict[str, Any]) -> list[str]:
     if differences := record["data"]["differences"]:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")
+    if ignored := record["data"].get("ignored"):
+        more = ", …" if len(ignored) > 3 else ""
+        notes.append(f"Found and not used: {', '.join(ignored[:3])}{more}.")
     if left_out := record["data"]["left_out"]:
         notes.append(f"WARNING: {left_out} images could not be read and are in no count (--skip-bad).")
     if kind != "synthetic" and record["dataset"] != "demo" and (reason := reported.why_not(record)):

@@ -1,0 +1,61 @@
+"""The most memory that a piece of work needed beyond what was there before."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+
+class PeakMemory:
+    """A context manager: :attr:`peak` afterwards, in bytes.
+
+    On CUDA it is what the allocator counted; elsewhere the resident memory of this process is read every few
+    milliseconds, which misses what comes and goes in between, and is not known at all without ``/proc``.
+    """
+
+    INTERVAL = 0.005
+
+    def __init__(self, device: torch.device) -> None:
+        """Watch the memory of ``device``, or of this process if that is the CPU."""
+        self.device = device
+        self.peak: int | None = None
+
+    def __enter__(self) -> PeakMemory:
+        """Start to watch."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._before = torch.cuda.memory_allocated(self.device)
+            return self
+        self._before = resident() or 0
+        self._highest, self._stop = self._before, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and say what was seen."""
+        if self.device.type == "cuda":
+            self.peak = torch.cuda.max_memory_allocated(self.device) - self._before
+            return
+        self._stop.set()
+        self._thread.join()
+        self.peak = self._highest - self._before if self._before else None
+
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            self._highest = max(self._highest, resident() or 0)
+            time.sleep(self.INTERVAL)
+
+
+def resident() -> int | None:
+    """Resident memory of this process in bytes, where ``/proc`` tells it."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+    except (OSError, ValueError, IndexError):
+        return None
