@@ -9,9 +9,6 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-import os
-import warnings
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +20,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from clip_tca import weights
+from clip_tca.device import choose_device, choose_precision
 from clip_tca.files import sha256, write_text
 from clip_tca.network import spare_waiting
 from clip_tca.resources import resource
@@ -30,11 +29,7 @@ from clip_tca.resources import resource
 log = logging.getLogger("clip_tca")
 
 MODEL, PRETRAINED = "ViT-B-16-quickgelu", "openai"
-PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
-CONFIGURATION = "open_clip_config.json"
-_OPENAI_KEYS = ("input_resolution", "context_length", "vocab_size")
 
 
 @dataclass(frozen=True)
@@ -58,30 +53,6 @@ class Identity:
     preprocessing: dict[str, Any]
     precision: str
     scale: float
-
-
-def choose_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one, else the CPU."""
-    if name == "auto":
-        kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        return torch.device(next((kind for kind, there in kinds.items() if there), "cpu"))
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps") from None
-    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if device.type not in there:
-        raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
-    if (device.index or 0) >= there[device.type]:
-        raise ValueError(f"device: {name!r}, but this machine has {there[device.type]} of that kind; use auto or cpu")
-    return device
-
-
-def choose_precision(name: str, device: torch.device) -> str:
-    """``auto`` is fp16 autocast on CUDA and fp32 elsewhere: bf16 can kill the process on a CPU that only claims it."""
-    if name not in PRECISIONS:
-        raise ValueError(f"precision: {name!r}; allowed are {', '.join(PRECISIONS)}")
-    return name if name != "auto" else ("fp16" if device.type == "cuda" else "fp32")
 
 
 class Encoder:
@@ -114,7 +85,9 @@ class Encoder:
         self.precision = choose_precision(precision, self.device)
         self._memory = memory
         folder = model.startswith(("hf-hub:", "local-dir:")) or model == "demo"
-        self._address = f"local-dir:{resource(f'eval/demo/{CONFIGURATION}').parent}" if model == "demo" else model
+        self._address = (
+            f"local-dir:{resource(f'eval/demo/{weights.CONFIGURATION}').parent}" if model == "demo" else model
+        )
         kind, _, place = self._address.partition(":")
         self._place = str(Path(place).absolute()) if kind == "local-dir" else ""
         self._from_file = not folder and Path(pretrained).is_file() and not pretrained.isidentifier()
@@ -135,7 +108,7 @@ class Encoder:
             )
             try:
                 record = json.loads(known.read_text(encoding="utf-8"))
-                if _stamps(Path(record["file"]), self._place) == record["stamps"]:
+                if weights.stamps(Path(record["file"]), self._place) == record["stamps"]:
                     return Identity(precision=self.precision, **record["identity"])
             except (OSError, ValueError, KeyError, TypeError):
                 pass  # not remembered, or not any more
@@ -149,7 +122,7 @@ class Encoder:
             "scale": float(self.model.logit_scale.detach().exp()),
         }
         if known is not None:
-            record = {"file": str(file.absolute()), "stamps": _stamps(file, self._place), "identity": fields}
+            record = {"file": str(file.absolute()), "stamps": weights.stamps(file, self._place), "identity": fields}
             try:
                 known.parent.mkdir(parents=True, exist_ok=True)
                 write_text(known, json.dumps(record))
@@ -182,21 +155,21 @@ class Encoder:
                 f"model: {self.name!r} is not one of open_clip's {len(models)}; near are {', '.join(near) or 'none'}"
             )
         if self._from_file:
-            self._check_file(Path(self._pretrained))
+            weights.check_file(self.name, Path(self._pretrained))
             return Path(self._pretrained)
         tags = open_clip.list_pretrained_tags_by_model(self.name)
         if not configuration:
-            if self._pretrained.endswith(_WEIGHTS) or "/" in self._pretrained:
+            if self._pretrained.endswith(weights.SUFFIXES) or "/" in self._pretrained:
                 raise ValueError(f"pretrained: {self._pretrained}: no such file")
             raise ValueError(
                 f"pretrained: {self._pretrained!r} is neither a file nor a tag of {self.name}; "
-                f"tags are {', '.join(tags) or 'none'}{self._other_gelu()}"
+                f"tags are {', '.join(tags) or 'none'}{weights.other_gelu(self.name, self._pretrained)}"
             )
-        self._check_gelu(bool(configuration.get("quick_gelu", False)))
+        weights.check_gelu(self.name, self._pretrained, bool(configuration.get("quick_gelu", False)))
         try:
             return Path(open_clip.download_pretrained(configuration))
         except Exception as error:
-            raise ValueError(self._offline(f"{self.name} / {self._pretrained}", error)) from error
+            raise ValueError(weights.offline(f"{self.name} / {self._pretrained}", error)) from error
 
     def _folder_file(self) -> Path:
         import open_clip
@@ -206,55 +179,16 @@ class Encoder:
             try:
                 return Path(download_pretrained_from_hf(self._address.partition(":")[2]))
             except Exception as error:
-                raise ValueError(self._offline(self.name, error)) from error
+                raise ValueError(weights.offline(self.name, error)) from error
         folder = Path(self._place)
-        if not (folder / CONFIGURATION).is_file():
-            raise ValueError(f"model: {self.name}: {folder} holds no {CONFIGURATION}")
+        if not (folder / weights.CONFIGURATION).is_file():
+            raise ValueError(f"model: {self.name}: {folder} holds no {weights.CONFIGURATION}")
         if open_clip.get_model_config(self._address) is None:
-            raise ValueError(f"model: {self.name}: {CONFIGURATION} has no model_cfg")
-        files = sorted(path for path in folder.iterdir() if path.suffix in _WEIGHTS)
+            raise ValueError(f"model: {self.name}: {weights.CONFIGURATION} has no model_cfg")
+        files = sorted(path for path in folder.iterdir() if path.suffix in weights.SUFFIXES)
         if len(files) != 1:
             raise ValueError(f"model: {self.name}: {len(files)} weights files in {folder}; exactly one is needed")
         return files[0]
-
-    @staticmethod
-    def _offline(what: str, error: Exception) -> str:
-        reason = " ".join(str(error).split())[:160]
-        return (
-            f"the weights of {what} could not be downloaded ({reason}); give a local file with --pretrained FILE, "
-            "point HF_HOME at a cache that has them, or try --dataset demo, which needs no download"
-        )
-
-    # -- QuickGELU -----------------------------------------------------------------------------------------------------
-
-    def _check_gelu(self, quick: bool) -> None:
-        """OpenAI's weights in a model with plain GELU lose about 4 points; open_clip only warns."""
-        import open_clip
-
-        if bool((open_clip.get_model_config(self.name) or {}).get("quick_gelu", False)) == quick:
-            return
-        right = f"{self.name}-quickgelu" if quick else self.name.removesuffix("-quickgelu")
-        if right == self.name or right not in open_clip.list_models():
-            return  # open_clip has no other model for these weights
-        kinds = ("QuickGELU", "GELU") if quick else ("GELU", "QuickGELU")
-        raise ValueError(
-            f"model: the weights {self.pretrained} were trained with {kinds[0]}, {self.name} has {kinds[1]}; "
-            f"use --model {right}"
-        )
-
-    def _other_gelu(self) -> str:
-        import open_clip
-
-        other = self.name.removesuffix("-quickgelu")
-        there = other != self.name and open_clip.get_pretrained_cfg(other, self.pretrained)
-        return f"; {self.pretrained} belongs to --model {other}" if there else ""
-
-    def _check_file(self, file: Path) -> None:
-        # TorchScript comes from OpenAI alone, and the hub's copies are in folders named *.openai: all with QuickGELU
-        if _is_torchscript(file) or any(part.endswith(".openai") for part in file.parts):
-            self._check_gelu(quick=True)
-        elif "openai" in str(file).lower() and not self.name.endswith("-quickgelu"):
-            log.warning("%s: if these are OpenAI's weights, the model must be %s-quickgelu", file, self.name)
 
     # -- the model -----------------------------------------------------------------------------------------------------
 
@@ -267,12 +201,9 @@ class Encoder:
         file = self.weights_file
         log.info("loading %s from %s", self.name, file)
         try:
-            if self._pretrained is not None and _is_torchscript(file):
+            if self._pretrained is not None and weights.is_torchscript(file):
                 model = open_clip.create_model(self.name, pretrained=None, pretrained_text=False)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # TorchScript is deprecated; OpenAI's files stay
-                    state = torch.jit.load(str(file), map_location="cpu").state_dict()
-                model.load_state_dict({name: value for name, value in state.items() if name not in _OPENAI_KEYS})
+                model.load_state_dict(weights.read_torchscript(file))
             else:
                 model = open_clip.create_model(self._address, pretrained=self._pretrained, require_pretrained=True)
         except Exception as error:
@@ -329,16 +260,3 @@ class Encoder:
     def _autocast(self) -> torch.autocast:
         dtype = _DTYPES.get(self.precision)
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
-
-
-def _stamps(file: Path, folder: str) -> list[list[int]]:
-    """What changes when the weights, or the configuration beside them, are written again."""
-    files = [file, *([Path(folder) / CONFIGURATION] if folder else [])]
-    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in map(os.stat, files)]
-
-
-def _is_torchscript(file: Path) -> bool:
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return any(name.split("/")[-1] == "constants.pkl" for name in archive.namelist())

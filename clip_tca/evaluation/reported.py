@@ -38,6 +38,8 @@ def published() -> dict[str, Any]:
 def why_not(record: dict[str, Any]) -> str | None:
     """Why no published number can stand beside this record; None if it can."""
     model, title = record["model"], "published numbers are not shown"
+    if record["data"]["origin"]["kind"] == "embeddings":
+        return f"{title}: this is a file of embeddings, and whether it holds all images is not known"
     if record["dataset"] not in published()["datasets"]:
         return f"{title}: none are known for {record['dataset']}"
     if (

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from clip_tca import __version__
 from clip_tca.checks import one_of, whole
-from clip_tca.encoder import choose_device
+from clip_tca.device import choose_device
 from clip_tca.evaluation.base import Bases, Pairs, Plain
 from clip_tca.evaluation.forgetting import forgetting as measure_forgetting
 from clip_tca.evaluation.inputs import Inputs

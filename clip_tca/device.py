@@ -1,0 +1,31 @@
+"""Which device to run on, and in what precision."""
+
+from __future__ import annotations
+
+import torch
+
+PRECISIONS = ("auto", "fp32", "fp16", "bf16")
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` is a GPU where there is one, else the CPU."""
+    if name == "auto":
+        kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        return torch.device(next((kind for kind, there in kinds.items() if there), "cpu"))
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps") from None
+    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if device.type not in there:
+        raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
+    if (device.index or 0) >= there[device.type]:
+        raise ValueError(f"device: {name!r}, but this machine has {there[device.type]} of that kind; use auto or cpu")
+    return device
+
+
+def choose_precision(name: str, device: torch.device) -> str:
+    """``auto`` is fp16 autocast on CUDA and fp32 elsewhere: bf16 can kill the process on a CPU that only claims it."""
+    if name not in PRECISIONS:
+        raise ValueError(f"precision: {name!r}; allowed are {', '.join(PRECISIONS)}")
+    return name if name != "auto" else ("fp16" if device.type == "cuda" else "fp32")
