@@ -171,8 +171,16 @@ def test_a_changed_model_or_file_is_encoded_anew(encoder, folder, tmp_path):
     assert again.encoded == 10
 
 
+INTERRUPTIBLE = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+"""A job in the background of a shell ignores Ctrl-C, and so would everything that tests start there."""
+
+
 def command(folder: Path, output: Path, *more: str) -> list[str]:
-    base = [sys.executable, "-m", "clip_tca", "eval", "--dataset", "folder", "--data-dir", str(folder)]
+    base = [sys.executable, "-c", INTERRUPTIBLE, "-m", "clip_tca", "eval", "--dataset", "folder"]
+    base += ["--data-dir", str(folder)]
     return [*base, "--model", MODEL, "--device", "cpu", "--output", str(output), *more]
 
 
