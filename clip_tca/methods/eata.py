@@ -11,23 +11,16 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clip_tca.checks import check_number
 from clip_tca.methods.base import Task
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import TowerMethod
-
-
-def check_number(name: str, value: Any, low: float, high: float = math.inf, *, whole: bool = False) -> None:
-    """Raise ValueError unless ``value`` is a finite (whole) number from ``low`` to ``high``."""
-    kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not (low <= value <= high and math.isfinite(value)):
-        range_ = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
-        raise ValueError(f"{name}: {value!r}; give a {'whole ' if whole else ''}number {range_}")
 
 
 class EATA(TowerMethod):

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clip_tca.checks import check_number, check_rate, check_whole
 from clip_tca.embeddings import check_rows, unit
 from clip_tca.methods.base import Method, Task
-from clip_tca.methods.eata import check_number
-from clip_tca.methods.tower import check_rate, check_whole
 from clip_tca.zero_shot import ZeroShotClassifier
 
 

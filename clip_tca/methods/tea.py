@@ -13,9 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from clip_tca.checks import check_number, check_whole
 from clip_tca.methods.base import Task
-from clip_tca.methods.eata import check_number
-from clip_tca.methods.tower import TowerMethod, check_whole
+from clip_tca.methods.tower import TowerMethod
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)

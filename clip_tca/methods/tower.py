@@ -13,14 +13,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from clip_tca.checks import whole
+from clip_tca.checks import check_rate, check_whole
 from clip_tca.methods.base import Method, Task
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
@@ -189,15 +189,3 @@ class TowerMethod(Method):
         finally:
             for module, (training, track) in zip(self._batch_norms, before, strict=True):
                 module.training, module.track_running_stats = training, track
-
-
-def check_rate(name: str, value: Any) -> None:
-    """Raise ValueError unless ``value`` is a positive number."""
-    if isinstance(value, bool) or not (isinstance(value, (int, float)) and 0 < value < float("inf")):
-        raise ValueError(f"{name}: {value!r}; a positive number is needed, such as 0.001")
-
-
-def check_whole(name: str, value: Any, also: str = "") -> None:
-    """Raise ValueError unless ``value`` is a whole number of at least 1."""
-    if not whole(value, 1):
-        raise ValueError(f"{name}: {value!r}; allowed are {also}whole numbers of at least 1")

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.checks import one_of
+from clip_tca.checks import check_whole, one_of
 from clip_tca.methods.base import Task
 from clip_tca.methods.t3a import most_certain
 from clip_tca.methods.tent import entropy
-from clip_tca.methods.tower import TowerMethod, check_whole
+from clip_tca.methods.tower import TowerMethod
 
 Similarity = Literal["cosine", "l1"]
 

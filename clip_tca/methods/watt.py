@@ -21,9 +21,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from clip_tca.checks import check_whole
 from clip_tca.methods.base import Task
 from clip_tca.methods.clipartt import agreement
-from clip_tca.methods.tower import TowerMethod, check_whole
+from clip_tca.methods.tower import TowerMethod
 
 
 class _Watt(TowerMethod):
