@@ -134,6 +134,13 @@ def test_the_names_are_the_methods_there_are():
     assert set(DEFAULT_METHODS) <= set(METHODS)
 
 
+def test_all_is_every_method_that_uses_no_labels():
+    chosen = choose(["all"], {})
+    assert not any(method.uses_labels for method in chosen)
+    assert {method.name for method in chosen} == set(METHODS) - {"linear-tca:reference"}
+    assert [method.name for method in choose(["zero-shot", "all"], {})].count("zero-shot") == 1
+
+
 def test_an_option_goes_to_the_methods_that_have_it():
     plain, linear, mlp = choose(["zero-shot", "linear-tca", "mlp2-tca"], {"k": 7, "solver": "coral"})
     assert (plain.options, linear.options, mlp.options) == ({}, {"k": 7, "solver": "coral"}, {"k": 7})

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from clip_tca.cli import options as shared
-from clip_tca.evaluation.names import ALLOWED, DEFAULT_METHODS, METHODS, PROTOCOLS, SETTINGS
+from clip_tca.evaluation.names import ALLOWED, DEFAULT_METHODS, EVERY, METHODS, PROTOCOLS, SETTINGS
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +52,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def method(text: str) -> str:
     """A method's name."""
-    if text in METHODS:
+    if text in METHODS or text == EVERY:
         return text
     raise argparse.ArgumentTypeError(f"{text!r}; allowed are {ALLOWED}")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from clip_tca.adapter import Adapter
 from clip_tca.conditional import ConditionalTCA
-from clip_tca.evaluation.names import ALLOWED, METHODS, PLUS
+from clip_tca.evaluation.names import ALLOWED, EVERY, METHODS, PLUS
 from clip_tca.methods import NAMES as BASES
 from clip_tca.methods import base_method
 from clip_tca.tca import MLPTCA, LinearTCA
@@ -82,9 +82,13 @@ def _parameters(kind: type) -> dict[str, inspect.Parameter]:
 def choose(names: Sequence[str], options: dict[str, Any]) -> list[Method]:
     """The methods ``names``, each with those of ``options`` that it has; a base method takes its own before TCA does.
 
+    ``"all"`` stands for every method that uses no labels.
+
     Raises:
         ValueError: For an unknown method, or an option that none of them has.
     """
+    everything = [name for name in METHODS if not Method(name).uses_labels]
+    names = [one for name in names for one in (everything if name == EVERY else [name])]
     if unknown := [name for name in names if name not in METHODS]:
         raise ValueError(f"method: {unknown[0]!r}; allowed are {ALLOWED}")
     methods, used = [], set()

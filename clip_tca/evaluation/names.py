@@ -20,7 +20,13 @@ ADAPTERS = (
     "conditional-tca",
 )
 METHODS = (*ADAPTERS, *[name + plus for name in BASES for plus in ("", PLUS)])
-ALLOWED = f"{', '.join([*ADAPTERS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it"
+EVERY = "all"
+"""What stands for every method that uses no labels."""
+
+ALLOWED = (
+    f"{', '.join([*ADAPTERS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it; "
+    f"{EVERY} is every method but the oracle"
+)
 DEFAULT_METHODS = ("zero-shot", "linear-tca", "mlp2-tca", "mlp3-tca", "conditional-tca")
 
 SETTINGS = ("transductive", "online", "episodic")

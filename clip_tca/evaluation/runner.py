@@ -8,20 +8,14 @@ The record is JSON: ``schema_version``, ``dataset``, ``protocol``, ``setting``, 
 
 from __future__ import annotations
 
-import platform
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from clip_tca import __version__
 from clip_tca.checks import one_of, whole
 from clip_tca.device import choose_device
 from clip_tca.evaluation.base import Bases, Pairs, Plain
@@ -30,6 +24,7 @@ from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.methods import Method, choose
 from clip_tca.evaluation.names import DEFAULT_METHODS, PROTOCOLS, SCHEMA, SETTINGS
 from clip_tca.evaluation.protocols import Clock, divisor, order, predict
+from clip_tca.provenance import commit, peak_memory, versions
 from clip_tca.zero_shot import ZeroShotClassifier
 
 
@@ -99,9 +94,9 @@ def evaluate(
         "methods": [method.describe(classifier) for method in chosen],
         "rows": rows,
         **extra,
-        "versions": _versions(),
-        "commit": _commit(),
-        "cost": {**about["cost"], "methods": cost, "peak_memory_bytes": _peak_memory(device)},
+        "versions": versions(),
+        "commit": commit(),
+        "cost": {**about["cost"], "methods": cost, "peak_memory_bytes": peak_memory(device)},
     }
 
 
@@ -193,32 +188,3 @@ def _row(predicted: Tensor, labels: Tensor, classes: list[str], divided_by: int)
             for name, c, n in zip(classes, correct, images, strict=True)
         },
     }
-
-
-def _versions() -> dict[str, str]:
-    packages = ("torch", "torchvision", "open_clip_torch", "datasets", "numpy", "pillow", "safetensors")
-    return {"clip-tca": __version__, "python": platform.python_version(), **{name: version(name) for name in packages}}
-
-
-def _commit() -> str | None:
-    """Commit of the checkout that this package runs from, if it does."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _peak_memory(device: torch.device) -> dict[str, int | None]:
-    """Highest resident memory of this process, and highest memory on the GPU."""
-    resident = None
-    if sys.platform != "win32":
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    return {"resident": resident, "device": on_device}
