@@ -24,9 +24,10 @@ def changes(run: Run) -> Section:
         return Section(TITLE, None, "none were kept: evaluate with --examples N to have them")
     intro = (
         f"Against zero-shot, in the first shuffle. Nobody picked them: of all images of a kind, in the order of the "
-        f"data set, up to {found['limit']} at even distances. The counts are of all images of the kind. "
-        "Without a picture, an image is named by its position in the domain, from 0."
+        f"data set, up to {found['limit']} at even distances. The counts are of all images of the kind."
     )
+    if run.record["data"]["origin"].get("kind") in ("embeddings", "synthetic"):
+        intro += " There are no pictures; an image is named by its position in its domain, from 0."
     by_method: dict[str, list[dict[str, Any]]] = {}
     for group in found["groups"]:
         by_method.setdefault(group["method"], []).append(group)

@@ -13,7 +13,7 @@ from clip_tca.report.confusion import confusions
 from clip_tca.report.cost import costs
 from clip_tca.report.examples import changes
 from clip_tca.report.markup import Content, Safe, data_uri, join, tag
-from clip_tca.report.run import Run, Section
+from clip_tca.report.run import Run
 from clip_tca.report.setup import facts, setup
 from clip_tca.report.sources import Sources
 from clip_tca.report.studies import study
@@ -80,10 +80,14 @@ def _part(title: str, body: Safe, links: Links) -> Safe:
 
 def _run(run: Run, number: int, links: Links) -> Safe:
     """One run: the finding, then its sections; those it has no data for are named at the end."""
-    parts: list[Content] = [headline(run), facts(run)]
+    try:
+        top, sections = [headline(run), facts(run)], [make(run) for make in SECTIONS]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{run.label}: not a whole record of clip-tca eval ({reason}); evaluate again") from None
+    parts: list[Content] = [*top]
     missing = []
-    for make in SECTIONS:
-        section: Section = make(run)
+    for section in sections:
         if section.body is None:
             missing.append(tag("li", f"{section.title}: {section.why}."))
             continue

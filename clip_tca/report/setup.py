@@ -27,7 +27,7 @@ def facts(run: Run) -> Safe:
     seeds = len(record["seeds"])
     templates = prompts.get("templates", [])
     shown = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
-    return _list(
+    return definitions(
         {
             "Data": f"{record['dataset']}: {size}",
             "Model": _model(record["model"]) or "stored embeddings; the file does not say of which model",
@@ -48,22 +48,23 @@ def setup(run: Run) -> Section:
     versions = [[name, found] for name, found in record.get("versions", {}).items()]
     parts: list[Content] = [
         tag("h4", "Data"),
-        _list({"Origin": _named(data["origin"]), "Classes": ", ".join(run.classes), **_remarks(data)}),
+        definitions({"Origin": _named(data["origin"]), "Classes": ", ".join(run.classes), **_remarks(data)}),
         _table("Images by domain", ["domain", "images", "sha256 of the file list"], _domains(data)),
         tag("h4", "Model"),
-        _list(model) if model else unknown,
+        definitions(model) if model else unknown,
         tag("h4", "Prompts"),
-        _list({name: value for name, value in prompts.items() if name != "classes"}) if prompts else unknown,
+        definitions({name: value for name, value in prompts.items() if name != "classes"}) if prompts else unknown,
         tag("h4", "Methods"),
         _table("Parameters", ["method", "uses labels", "parameters"], (_method(run, m) for m in record["methods"])),
         tag("h4", "Versions"),
-        _list({"Commit": record.get("commit") or "not run from a checkout"}),
+        definitions({"Commit": record.get("commit") or "not run from a checkout"}),
         _table("Packages", ["package", "version"], versions),
     ]
     return Section("How it was run", join(*parts))
 
 
 def _model(model: dict[str, Any] | None) -> str:
+    """Model, weights, precision and device; nothing if they are not known."""
     if not model:
         return ""
     weights = f"{model['pretrained']}, " if model.get("pretrained") else ""
@@ -105,7 +106,9 @@ def _table(title: str, head: list[str], lines: Iterable[list[str]]) -> Safe:
     return grid(title, head, [("", rows)])
 
 
-def _list(values: dict[str, Any], kind: str = "plain") -> Safe:
+def definitions(values: dict[str, Any], kind: str = "plain") -> Safe:
+    """Names and values, those that are unknown left out."""
+
     def shown(value: Any) -> str:
         if isinstance(value, list):
             return " · ".join(map(str, value))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clip_tca.report.markup import Content, Safe, data_uri, join, tag
+from clip_tca.report.setup import definitions
 
 KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 """Figures that ``clip-tca study --output PREFIX`` writes beside PREFIX.json, the best first."""
@@ -27,23 +28,28 @@ class StudyRecord:
 
     @property
     def title(self) -> str:
-        """The study, and what it looked at."""
+        """What was studied, and on which data."""
         dataset = self.record.get("dataset")
-        return f"Study {self.record['study']}" + (f": {dataset}" if dataset else "")
+        name = self.record.get("title") or f"Study {self.record['study']}"
+        return f"{name} ({dataset})" if dataset else str(name)
 
 
 def study(shown: StudyRecord) -> Safe:
     """The finding and the figure; a figure is a picture here, in which no script runs."""
     record = shown.record
-    finding = [str(line) for line in record.get("finding") or []]
-    told = {"Paper": record.get("paper"), "Reference domain": record.get("reference"), "File": shown.label}
-    parts: list[Content] = [
-        tag("p", " · ".join(f"{name}: {value}" for name, value in told.items() if value), class_="lead"),
-        *[tag("p", line, class_="finding") for line in finding],
-    ]
+    lines = record.get("finding")
+    finding = [str(line) for line in lines] if isinstance(lines, list) else []
+    parts: list[Content] = [tag("p", line, class_="finding") for line in finding]
     if shown.figure is None:
         parts.append(tag("p", "There is no figure (PREFIX.svg or PREFIX.png) beside this record.", class_="note"))
     else:
         alt = f"Figure of the study {record['study']}. {' '.join(finding)}".strip()
         parts.append(tag("figure", tag("img", src=data_uri(*shown.figure), alt=alt), class_="study"))
-    return join(*parts)
+    names = ("study", "paper", "dataset", "reference", "options", "commit")
+    told = {name: record.get(name) for name in names}
+    return join(*parts, definitions({**told, "model": _model(record), "file": shown.label}))
+
+
+def _model(record: dict[str, Any]) -> str:
+    model = record.get("model")
+    return str(model.get("model", "")) if isinstance(model, dict) else ""
