@@ -312,7 +312,7 @@ def test_many_classes_list_their_largest_confusions_and_the_page_stays_small(rec
         row["confusion"][7] = [100 if j == 9 else 0 for j in range(65)]
         row["per_class"] = {name: {"correct": 90, "images": 100, "accuracy": 90.0} for name in names}
     html = page(Sources([Run("many", many)]))
-    assert re.search(r'scope="row">class 7</th><td>class 9</td><td class="number">100.0</td>', html)
+    assert re.search(r'scope="row">class 7</th><td class="short">class 9</td><td class="number">100.0</td>', html)
     assert len(html) < 500_000
 
 

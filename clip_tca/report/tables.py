@@ -12,6 +12,9 @@ from clip_tca.report.markup import Content, Safe, join, tag, text
 ORACLE = "(oracle"
 """What stands behind the name of every method that uses true labels."""
 
+SHORT = 36
+"""Letters that stay on one line in a table."""
+
 _NUMBER = re.compile(r"[+\-−]?[\d,]*\.?\d+( ?%)?( ± [\d.]+)?")
 
 
@@ -35,18 +38,19 @@ class Cell:
 Row = Sequence[Content | Cell]
 
 
-def grid(caption: Content, head: Sequence[str], sections: Sequence[tuple[str, Sequence[Row]]]) -> Safe:
+def grid(caption: str | list[str], head: Sequence[str], sections: Sequence[tuple[str, Sequence[Row]]]) -> Safe:
     """A sortable table; the first cell of a row names it. Sections keep their rows when the table is sorted."""
+    told = [caption] if isinstance(caption, str) else caption
     rows = [row for _, lines in sections for row in lines]
     numeric = [i > 0 and _numeric([_cell(row[i]) for row in rows]) for i in range(len(head))]
     top = [_head(name, numeric[i]) for i, name in enumerate(head)]
     bodies = []
     for name, lines in sections:
-        title = tag("tr", tag("th", name, scope="rowgroup", colspan=len(head)), class_="group")
+        title = tag("tr", tag("th", tag("span", name), scope="rowgroup", colspan=len(head)), class_="group")
         shown = [_row(row, numeric) for row in lines]
         bodies.append(tag("tbody", *([title] if len(sections) > 1 else []), *shown))
-    table = tag("table", titled(caption), tag("thead", tag("tr", *top)), *bodies, class_="sortable")
-    return scroll(table, caption)
+    table = tag("table", titled(*told), tag("thead", tag("tr", *top)), *bodies, class_="sortable")
+    return scroll(table, " ".join(told))
 
 
 def without_empty(head: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -55,17 +59,17 @@ def without_empty(head: list[str], lines: list[list[str]]) -> tuple[list[str], l
     return [head[i] for i in full], [[line[i] for i in full] for line in lines]
 
 
-def titled(caption: Content) -> Safe:
+def titled(*lines: str) -> Safe:
     """A caption that stays in sight when the table scrolls."""
-    return tag("caption", tag("span", caption))
+    return tag("caption", *[tag("span", line) for line in lines])
 
 
-def scroll(table: Safe, label: Content) -> Safe:
+def scroll(table: Safe, label: str) -> Safe:
     """A box that scrolls sideways, by keyboard too, so that the page does not."""
-    return tag("div", table, class_="scroll", role="region", tabindex=0, aria_label=_plain(label))
+    return tag("div", table, class_="scroll", role="region", tabindex=0, aria_label=label)
 
 
-def from_table(shown: Table, caption: Content) -> Safe:
+def from_table(shown: Table, caption: str) -> Safe:
     """A table of accuracy, with its notes; in each measured column the best row that uses no labels stands out."""
     sections = [
         (name, lines if name.startswith("reported") else [_marked(line, lines) for line in lines])
@@ -76,7 +80,7 @@ def from_table(shown: Table, caption: Content) -> Safe:
 
 def from_plain(shown: Table) -> Safe:
     """Any other table of the evaluation, with its title and notes."""
-    return join(grid(" ".join(shown.title), shown.head, shown.sections), notes(shown.notes))
+    return join(grid(shown.title, shown.head, shown.sections), notes(shown.notes))
 
 
 def notes(lines: Sequence[str]) -> Safe:
@@ -100,10 +104,6 @@ def _cell(cell: Content | Cell) -> Cell:
     return cell if isinstance(cell, Cell) else Cell(cell)
 
 
-def _plain(label: Content) -> str:
-    return re.sub(r"<[^>]*>", "", label) if isinstance(label, Safe) else str(label)
-
-
 def _numeric(cells: list[Cell]) -> bool:
     """Whether a column holds numbers, and perhaps gaps."""
     shown = [str(cell.text) for cell in cells if cell.text not in ("", None)]
@@ -120,12 +120,11 @@ def _row(row: Row, numeric: list[bool]) -> Safe:
     oracle = ORACLE in str(first.text)
     cells = [tag("th", first.text, scope="row", title=first.note)]
     for cell, number in zip(others, numeric[1:], strict=True):
-        kinds = [*(["number"] if number else []), *shade_class(cell.shade)]
+        kind = "number" if number else "short" if len(str(cell.text)) <= SHORT else "long"
+        kinds = [kind, *shade_class(cell.shade)]
         shown = text(str(cell.text).replace("-", "−", 1) if number else cell.text)
         shown = tag("strong", shown) if cell.strong else shown
-        cells.append(
-            tag("td", shown, class_=" ".join(kinds) or None, style=shade_style(cell.shade), title=cell.note or None)
-        )
+        cells.append(tag("td", shown, class_=" ".join(kinds), style=shade_style(cell.shade), title=cell.note or None))
     return tag("tr", *cells, class_="oracle" if oracle else None)
 
 
