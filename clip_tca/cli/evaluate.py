@@ -37,6 +37,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("--seed", type=int, help="of the synthetic set (default: 0)")
     group.add_argument("--profile", action="store_true", help="also time plain CLIP, and say what each method costs")
     group.add_argument("--forgetting", metavar="DOMAIN", help="also test this domain after adapting to each other one")
+    group.add_argument(
+        "--examples", type=int, default=0, metavar="N", help="also keep up to N images of each kind that changed"
+    )
     group.add_argument("--micro-batch", type=shared.positive, metavar="N", help="images to back-propagate at a time")
     group.add_argument(
         "--recipe",
@@ -92,4 +95,5 @@ def keywords(options: argparse.Namespace) -> dict[str, Any]:
         "seeds": options.seeds,
         "profile": options.profile,
         "forgetting": options.forgetting,
+        "examples": options.examples,
     }
