@@ -20,6 +20,7 @@ from tqdm import tqdm
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import decode, fault
 from clip_tca.encoder import Encoder
+from clip_tca.processes import current
 from clip_tca.prompts import Prompts
 from clip_tca.store import Entry, Store, shards
 
@@ -106,10 +107,10 @@ class Embedder:
                         bad.append(f"{name}/{domain.names[index]}: {reason}")
                     bar.update()
         if bad:
-            self._leave_out(bad)
+            self._leave_out(bad, said=current().first)  # every process has looked
             data.domains.update({name: domain.subset(keep[name]) for name, domain in data.domains.items()})
 
-    def _leave_out(self, bad: list[str]) -> None:
+    def _leave_out(self, bad: list[str], said: bool = True) -> None:
         if not self.skip_bad:
             more = f"\n  … and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
             lines = "".join(f"\n  {line}" for line in bad[:LISTED])
@@ -117,32 +118,46 @@ class Embedder:
                 f"{len(bad)} images can't be read; mend or remove them, or go on without them: --skip-bad{lines}{more}"
             )
         self.left_out += len(bad)
-        for line in bad:
+        for line in bad if said else ():
             log.warning("left out: %s", line)
 
     # -- encoding ------------------------------------------------------------------------------------------------------
 
     def _domain(self, domain: Domain, entry: Entry | None, title: str) -> tuple[Tensor, set[int]]:
         """Rows of a domain, and the positions of pictures that only decoding showed to be bad."""
-        parts = shards(len(domain))
+        parts, processes = shards(len(domain)), current()
         rows = [entry.read(i) if entry else None for i in range(len(parts))]
         unread: set[int] = set()
-        if any(part is None for part in rows):
-            with entry.lock() if entry else nullcontext():
+        if any(processes.everyone(any(part is None for part in rows))):
+            with entry.lock() if entry and processes.first else nullcontext():
                 if entry:  # another run may have encoded them while this one waited
                     rows = [part if part is not None else entry.read(i) for i, part in enumerate(rows)]
-                missing = [i for i, part in enumerate(rows) if part is None]
-                with self._bar(sum(len(parts[i]) for i in missing), title) as bar:
-                    new = self._batches(domain, [parts[i] for i in missing], bar, title)
-                    for i in missing:
-                        found = [next(new) for _ in range(0, len(parts[i]), self.batch)]
-                        rows[i] = shard = torch.cat([z for z, _ in found])
-                        bad = {position for _, positions in found for position in positions}
-                        if entry and not bad:  # otherwise a mended picture would not be looked at again
-                            entry.write(i, shard)
+                missing = processes.broadcast([i for i, part in enumerate(rows) if part is None])
+                mine = missing[processes.rank :: processes.size]
+                new = processes.together(lambda: self._encode(domain, mine, entry, title))
+                for found in processes.everyone(new):
+                    for i, (shard, bad) in found.items():
+                        rows[i] = shard
                         unread |= bad
                         self.encoded += len(parts[i])
         return torch.cat([part for part in rows if part is not None]), unread
+
+    def _encode(
+        self, domain: Domain, missing: list[int], entry: Entry | None, title: str
+    ) -> dict[int, tuple[Tensor, set[int]]]:
+        """The shards ``missing``, each with the positions of pictures that could not be read."""
+        parts = shards(len(domain))
+        encoded: dict[int, tuple[Tensor, set[int]]] = {}
+        with self._bar(sum(len(parts[i]) for i in missing), title) as bar:
+            new = self._batches(domain, [parts[i] for i in missing], bar, title)
+            for i in missing:
+                found = [next(new) for _ in range(0, len(parts[i]), self.batch)]
+                shard = torch.cat([z for z, _ in found])
+                bad = {position for _, positions in found for position in positions}
+                if entry and not bad:  # otherwise a mended picture would not be looked at again
+                    entry.write(i, shard)
+                encoded[i] = shard, bad
+        return encoded
 
     def _batches(
         self, domain: Domain, parts: list[range], bar: tqdm[Any], title: str
@@ -209,7 +224,8 @@ class Embedder:
 
     def _bar(self, total: int, title: str) -> tqdm[Any]:
         """With images/s and time left; ``disable=None`` is tqdm's word for: only on a terminal."""
-        return tqdm(total=total, desc=title, unit="image", disable=None if self.progress else True, leave=False)
+        hidden = None if self.progress and current().first else True
+        return tqdm(total=total, desc=title, unit="image", disable=hidden, leave=False)
 
 
 @dataclass(frozen=True)
@@ -270,6 +286,6 @@ def _fault(domain: Domain, index: int) -> str | None:
 
 
 def default_workers() -> int:
-    """Worker processes for decoding: the cores this process may use, at most 8."""
+    """Worker processes for decoding: the cores this process may use, at most 8; its share of them under torchrun."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, cores)
+    return min(8, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))

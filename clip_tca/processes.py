@@ -19,7 +19,16 @@ T = TypeVar("T")
 
 
 class OtherProcessError(RuntimeError):
-    """Another process of this run has failed, and has told the first one why."""
+    """Another process of this run has failed.
+
+    Attributes:
+        told: Whether the first process says why, so that this one need not.
+    """
+
+    def __init__(self, reason: str, told: bool = False) -> None:
+        """Say why."""
+        super().__init__(reason)
+        self.told = told
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,10 @@ class Processes:
         _talk(lambda dist: dist.broadcast_object_list(box))
         return mine if self.first else _unpacked(box[0], device)  # type: ignore[arg-type]
 
+    def everyone(self, mine: T) -> list[T]:
+        """What every process has, in the order of ranks; all get it."""
+        return self.broadcast(self.gather(mine))
+
     def together(self, work: Callable[[], T]) -> T:
         """Do ``work`` in every process; where one fails, all do, and the first raises the first error."""
         error: Exception | None = None
@@ -62,36 +75,41 @@ class Processes:
             if error is not None:
                 raise error
             return result  # type: ignore[no-any-return]
-        told = [None if one is None else str(one) for one in self.gather(error and RuntimeError(str(error)))]
-        reason = self.broadcast(next((one for one in told if one is not None), None))
+        reason = next((one for one in self.everyone(None if error is None else str(error)) if one is not None), None)
         if reason is None:
             return result  # type: ignore[no-any-return]
         if self.first:
             raise error or OtherProcessError(reason)
-        raise OtherProcessError(reason) from error
+        raise OtherProcessError(reason, told=True) from error
+
+
+_joined = Processes()
 
 
 def current() -> Processes:
-    """By the variables that ``torchrun`` sets."""
-    try:
-        return Processes(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    except (KeyError, ValueError):
-        return Processes()
+    """The processes that have joined; this one alone, if none have."""
+    return _joined
 
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """The processes of this run, able to talk to each other inside the block."""
-    processes = current()
+    """The processes that ``torchrun`` has started, able to talk to each other inside the block."""
+    global _joined
+    try:
+        processes = Processes(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    except (KeyError, ValueError):
+        processes = Processes()
     if processes.size == 1:
         yield processes
         return
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
+    _joined = processes
     try:
         yield processes
     finally:
+        _joined = Processes()
         dist.destroy_process_group()
 
 

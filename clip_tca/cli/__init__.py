@@ -6,9 +6,12 @@ import argparse
 import io
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from clip_tca import __version__
 from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, export, methods, report
@@ -63,18 +66,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal can't show is written out, not an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    before = signal.signal(signal.SIGTERM, _end) if threading.current_thread() is threading.main_thread() else None
     try:
-        status: int = options.run(options)
+        status = _run(options)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         print("clip-tca: interrupted", file=sys.stderr)
         return 130
+    except Terminated as end:
+        others = " (torchrun sends it when another process of the run has died)" if "RANK" in os.environ else ""
+        print(f"clip-tca: ended by SIGTERM{others}", file=sys.stderr)
+        return int(end.code or 1)
     except BrokenPipeError:  # the reader of our output has gone: point stdout elsewhere, or Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if options.debug:
             traceback.print_exc()
-        print(f"clip-tca: {error}", file=sys.stderr)
+        if not getattr(error, "told", False):
+            print(f"clip-tca: {error}", file=sys.stderr)
         return 1
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """One process, or one of several that ``torchrun`` has started for a command that can share its work."""
+    run: Callable[[argparse.Namespace], int] = options.run
+    if "RANK" not in os.environ or not getattr(options, "shares", False):
+        return run(options)
+    from clip_tca.processes import joined
+
+    with joined():
+        return run(options)
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    """A request to end (by kill, or by torchrun when another process has died): tidy up on the way out."""
+    raise Terminated(128 + signal.SIGTERM)
+
+
+class Terminated(SystemExit):
+    """The process was asked to end."""

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clip_tca.cli import options as shared
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from clip_tca.adapter import Adapter
+    from clip_tca.processes import Processes
     from clip_tca.shelf.block import Kind
     from clip_tca.shelf.job import Job, Tally
     from clip_tca.shelf.shelf import Shelf
@@ -74,7 +75,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("--save-state", metavar="FILE", help="keep what was learned, for --load-state and export")
     group.add_argument("--load-state", metavar="FILE", help="learn nothing: use what --save-state kept")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, shares=True)
 
 
 def kinds(text: str) -> tuple[Kind, ...]:
@@ -100,20 +101,20 @@ def number(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Adapt, and say what was done."""
-    from clip_tca.processes import joined
+    from clip_tca.processes import current
 
-    with joined() as processes:
-        job, texts = processes.together(lambda: prepare(options, processes))
-        if options.embeddings == "-":
-            tally = stream(job, options, texts)
-        else:
-            tally = job.run(Path(options.output), options.overwrite, lambda tally: record(job, tally, options, texts))
-        if processes.first:
-            summary(job, tally, options)
+    processes = current()
+    job, texts = processes.together(lambda: prepare(options, processes))
+    if options.embeddings == "-":
+        tally = stream(job, options, texts)
+    else:
+        tally = job.run(Path(options.output), options.overwrite, lambda tally: record(job, tally, options, texts))
+    if processes.first:
+        summary(job, tally, options)
     return 0
 
 
-def prepare(options: argparse.Namespace, processes: Any) -> tuple[Job, Texts]:
+def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Texts]:
     """Everything that can go wrong before the first row is read."""
     import numpy as np
 

@@ -21,17 +21,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--output", "-o", metavar="FILE", help="also write one .safetensors file of embeddings and labels"
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, shares=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Encode, and say what was done."""
     from clip_tca.evaluation.inputs import Inputs
+    from clip_tca.processes import current
 
     shared.check_output(options)
     if options.output is not None and not options.output.endswith(".safetensors"):
         raise ValueError(f"output: {options.output}; its name must end with .safetensors")
     embedded = Inputs(options.dataset, **shared.inputs(options)).embed()
+    if not current().first:
+        return 0
     data, about = embedded.data, embedded.about
     for name, (z, _) in data.domains.items():
         print(f"{about['dataset']}/{name}: {len(z)} images, {z.shape[1]} dimensions")

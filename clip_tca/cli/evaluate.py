@@ -47,7 +47,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="TOML file of runs, or a name of eval/recipes/; options given here go before its own",
     )
     shared.add_output(command)
-    command.set_defaults(run=run, parser=command)
+    command.set_defaults(run=run, parser=command, shares=True)
 
 
 def method(text: str) -> str:
@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     from clip_tca.evaluation.formats import render
     from clip_tca.evaluation.recipe import arguments, find
     from clip_tca.evaluation.runner import evaluate
+    from clip_tca.processes import current
 
     shared.check_output(options)
     runs = [options]
@@ -75,10 +76,11 @@ def run(options: argparse.Namespace) -> int:
         for one in runs:
             records.append(evaluate(one.dataset, **keywords(one)))
     except BaseException:
-        if records:  # of a recipe whose later run failed
+        if records and current().first:  # of a recipe whose later run failed
             sys.stdout.write(render(records, "table"))
         raise
-    shared.deliver(options, lambda form: render(records, form))
+    if current().first:
+        shared.deliver(options, lambda form: render(records, form))
     return 0
 
 

@@ -26,6 +26,7 @@ from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.methods import Method, choose
 from clip_tca.evaluation.names import DEFAULT_METHODS, PROTOCOLS, SCHEMA, SETTINGS
 from clip_tca.evaluation.protocols import Clock, divisor, order, predict
+from clip_tca.processes import current
 from clip_tca.provenance import commit, peak_memory, versions
 from clip_tca.zero_shot import ZeroShotClassifier
 
@@ -45,6 +46,9 @@ def evaluate(
     **inputs: Any,
 ) -> dict[str, Any]:
     """Zero-shot and adapted accuracy for each domain of a data set: the record that ``clip-tca eval`` prints.
+
+    Several processes (see :mod:`clip_tca.processes`) share the encoding, and the domains and seeds; the first one
+    returns the record, the others an empty one.
 
     Args:
         dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`.
@@ -82,7 +86,14 @@ def evaluate(
     about, device = embedded.about, choose_device(source.device)
     classifier = ZeroShotClassifier(embedded.data.text.to(device), embedded.data.scale)
     bases = Bases(embedded, device, batch_size, source.workers, source.progress)
-    rows, cost = _rows(chosen, classifier, bases, about["data"]["classes"], (setting, protocol, seeds))
+    work, processes = [(domain, seed) for domain in embedded.data.domains for seed in range(seeds)], current()
+    mine = work[processes.rank :: processes.size]
+    done = processes.together(
+        lambda: _rows(chosen, classifier, bases, about["data"]["classes"], (setting, protocol), mine)
+    )
+    rows, cost = _joined(processes.gather(done), work)
+    if not processes.first:
+        return {}
     predictions = {(row["method"], row["domain"], row["seed"]): row.pop("predicted") for row in rows}
     extra: dict[str, Any] = {}
     if examples:
@@ -111,37 +122,52 @@ def evaluate(
 
 
 def _rows(
-    methods: list[Method], classifier: ZeroShotClassifier, bases: Bases, classes: list[str], how: tuple[str, str, int]
-) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Rows for every domain, seed and method, and what each method cost."""
-    (setting, protocol, seeds), batch, data = how, bases.batch, bases.embedded.data
+    methods: list[Method],
+    classifier: ZeroShotClassifier,
+    bases: Bases,
+    classes: list[str],
+    how: tuple[str, str],
+    work: list[tuple[str, int]],
+) -> tuple[list[dict[str, Any]], dict[str, Cost]]:
+    """Rows for every method on each domain and seed of ``work``, and what each method cost."""
+    (setting, protocol), batch, data = how, bases.batch, bases.embedded.data
     rows, cost = [], {method.name: Cost() for method in methods}
-    steps = len(methods) * len(data.domains) * seeds
-    with tqdm(total=steps, desc="adapting", disable=None if bases.progress else True, leave=False) as bar:
-        for domain, (embeddings, truth) in data.domains.items():
-            for seed in range(seeds):
-                seen = order(len(truth), protocol, batch, seed)
-                if not len(seen):
-                    raise ValueError(
-                        f"{domain}: {len(truth)} images make no batch of {batch}, so protocol {protocol!r} keeps none; "
-                        "use a smaller --batch-size, or --protocol full"
-                    )
-                z, labels = embeddings[seen].to(classifier.text.device), truth[seen].to(classifier.text.device)
-                pairs: dict[str, Pairs] = {}
-                for method in methods:
-                    base = None
-                    if method.base is not None:  # NAME and NAME+tca share one run
-                        if method.base not in pairs:
-                            pairs[method.base] = bases.run(method.base, method.base_options, domain, seen)
-                        base = pairs[method.base]
-                    given = (z, None) if base is None else (base.z, base.logits)
-                    predicted, clock = predict(method, classifier, given[0], labels, setting, batch, given[1])
-                    cost[method.name].add(clock, base, len(seen))
-                    row = _row(predicted.cpu(), labels.cpu(), classes, divisor(len(truth), len(seen), protocol))
-                    told = {"method": method.name, "domain": domain, "seed": seed, "uses_labels": method.uses_labels}
-                    rows.append({**told, **row})
-                    bar.update()
-    return rows, {name: asdict(spent) for name, spent in cost.items()}
+    hidden = None if bases.progress and current().first else True
+    with tqdm(total=len(methods) * len(work), desc="adapting", disable=hidden, leave=False) as bar:
+        for domain, seed in work:
+            embeddings, truth = data.domains[domain]
+            seen = order(len(truth), protocol, batch, seed)
+            if not len(seen):
+                raise ValueError(
+                    f"{domain}: {len(truth)} images make no batch of {batch}, so protocol {protocol!r} keeps none; "
+                    "use a smaller --batch-size, or --protocol full"
+                )
+            z, labels = embeddings[seen].to(classifier.text.device), truth[seen].to(classifier.text.device)
+            pairs: dict[str, Pairs] = {}
+            for method in methods:
+                base = None
+                if method.base is not None:  # NAME and NAME+tca share one run
+                    if method.base not in pairs:
+                        pairs[method.base] = bases.run(method.base, method.base_options, domain, seen)
+                    base = pairs[method.base]
+                given = (z, None) if base is None else (base.z, base.logits)
+                predicted, clock = predict(method, classifier, given[0], labels, setting, batch, given[1])
+                cost[method.name].add(clock, base, len(seen))
+                row = _row(predicted.cpu(), labels.cpu(), classes, divisor(len(truth), len(seen), protocol))
+                told = {"method": method.name, "domain": domain, "seed": seed, "uses_labels": method.uses_labels}
+                rows.append({**told, **row})
+                bar.update()
+    return rows, cost
+
+
+def _joined(
+    found: list[tuple[list[dict[str, Any]], dict[str, Cost]]], work: list[tuple[str, int]]
+) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """The rows of all processes in the order of ``work``, and their cost together."""
+    rows = [row for mine, _ in found for row in mine]
+    cost = {name: sum((cost[name] for _, cost in found), Cost()) for name in (found[0][1] if found else ())}
+    in_order = sorted(rows, key=lambda row: work.index((row["domain"], row["seed"])))
+    return in_order, {name: asdict(spent) for name, spent in cost.items()}
 
 
 def _plain(bases: Bases, protocol: str) -> dict[str, Any]:
@@ -172,6 +198,18 @@ class Cost:
     base_memory_bytes: int | None = None
     images: int = 0
     embeds: bool = False
+
+    def __add__(self, other: Cost) -> Cost:
+        """Of two processes."""
+        memory = [bytes_ for bytes_ in (self.base_memory_bytes, other.base_memory_bytes) if bytes_ is not None]
+        return Cost(
+            self.adapting_seconds + other.adapting_seconds,
+            self.predicting_seconds + other.predicting_seconds,
+            self.base_seconds + other.base_seconds,
+            max(memory, default=None),
+            self.images + other.images,
+            self.embeds or other.embeds,
+        )
 
     def add(self, clock: Clock, base: Pairs | None, images: int) -> None:
         """Count one domain and seed."""
