@@ -110,8 +110,9 @@ class Toy(Study):
                 f"{name} shift: accuracy {before['accuracy']:.1f} % before, {linear['accuracy']:.1f} % after LinearTCA "
                 f"({shifted['accuracy']:.1f} % by aligning the means alone); {', '.join(perceptrons)}.",
                 f"{name} shift: correlation distance from the source {before['correlation']:.2f} before, "
-                f"{', '.join(distances)}; class centres are {before['centres']:.2f} from the source's before, "
-                f"{linear['centres']:.2f} after LinearTCA.",
+                f"{', '.join(distances)}; the mean is {before['mean']:.2f} from the source's before, "
+                f"{linear['mean']:.2f} after LinearTCA, class centres {before['centres']:.2f} and "
+                f"{linear['centres']:.2f}.",
                 f"{name} shift: aligned with the most certain test points instead of the source, accuracy is "
                 f"{selected['accuracy']:.1f} % and the correlation distance from the source "
                 f"{selected['correlation']:.2f}.",
