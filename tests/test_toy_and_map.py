@@ -305,13 +305,16 @@ def test_umap_gets_the_seed_and_all_rows(monkeypatch):
 def test_labels_lie_on_no_other_label_and_no_point():
     points = [(0.5, 0.5), (0.5, 0.51), (0.52, 0.5), (0.1, 0.98), (0.02, 0.02), (0.51, 0.5)]
     widths, height = [0.2, 0.1, 0.3, 0.15, 0.2, 0.1], 0.05
-    places = label_places(points, widths, height)
+    others = [(0.5, 0.6), (0.1, 0.9)]
+    places = label_places(points, widths, height, others)
     boxes = list(zip(places, widths, strict=True))
     for ((x, y), wide), ((u, v), other) in itertools.combinations(boxes, 2):
         assert abs(x - u) >= 0.999 * (wide + other) / 2 or abs(y - v) >= 0.999 * height
     for (x, y), wide in boxes:
         assert wide / 2 <= x <= 1 - wide / 2
-        assert all(abs(x - u) >= 0.999 * (wide + height) / 2 or abs(y - v) >= 0.999 * height for u, v in points)
+        assert all(
+            abs(x - u) >= 0.999 * (wide + height) / 2 or abs(y - v) >= 0.999 * height for u, v in points + others
+        )
 
 
 def test_domains_can_be_chosen_and_the_reference_too():

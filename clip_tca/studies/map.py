@@ -52,7 +52,7 @@ class Map(Study):
     """Embeddings in the plane, before and after adaptation."""
 
     name: ClassVar[str] = "map"
-    summary: ClassVar[str] = "embeddings in the plane before and after adaptation, with texts and pseudo-source"
+    summary: ClassVar[str] = "Embeddings before and after adaptation, in two dimensions"
     paper: ClassVar[str] = "no figure of the paper: a look at one's own data"
 
     def __init__(
@@ -142,7 +142,7 @@ class Map(Study):
                 what = "zero-shot" if when == "before" else results["adapter"]
                 axes.set_title(f"{name}, {when}: {what} {found['accuracy'][when]:.1f} %", fontsize=10, loc="left")
             for axes in row:  # once both are drawn: they share their limits
-                _label_texts(axes, found["texts"], list(results["classes"].values()))
+                _label_texts(axes, found, list(results["classes"].values()))
         _legend(figure, results, colours)
 
     def describe(self, results: dict[str, Any]) -> list[str]:
@@ -150,8 +150,8 @@ class Map(Study):
         adapter, mark = results["adapter"], MARKS[results["adapter"]]
         return [
             f"{name}: zero-shot {found['accuracy']['before']:.2f} %, {adapter} {found['accuracy']['after']:.2f} %; "
-            f"{found['changed']} of {found['images']} predictions change; {found['all_marks']} embeddings are "
-            f"the {mark}"
+            f"{found['changed']} of {found['images']} predictions change; marked: "
+            f"{mark} ({found['all_marks']})"
             + (f"; the plane holds {100 * found['explained']:.0f} % of the variance." if found["explained"] else ".")
             for name, found in results["domains"].items()
         ]
@@ -209,7 +209,8 @@ def _panel(axes: Axes, found: dict[str, Any], when: str, colours: dict[int, str]
     points, predicted = found["points"][when], found["predicted"][when]
     order = sorted(range(len(points)), key=lambda i: predicted[i] in colours)
     x, y = zip(*(points[i] for i in order), strict=True)
-    axes.scatter(x, y, s=7, c=[colours.get(predicted[i], OTHERS) for i in order], alpha=0.55, linewidths=0)
+    shades = [colours.get(predicted[i], OTHERS) for i in order]
+    axes.scatter(x, y, s=7, c=shades, alpha=0.55, linewidths=0, rasterized=True)  # an SVG of each dot would be large
     if found["marks"]:
         x, y = zip(*found["marks"], strict=True)
         edges = [colours[label] for label in found["mark_classes"]]
@@ -221,11 +222,14 @@ def _panel(axes: Axes, found: dict[str, Any], when: str, colours: dict[int, str]
     axes.margins(0.06)
 
 
-def _label_texts(axes: Axes, texts: list[list[float]], names: list[str]) -> None:
-    """The class names near the texts, with a line to each, so that they do not lie on each other."""
+def _label_texts(axes: Axes, found: dict[str, Any], names: list[str]) -> None:
+    """The class names near the texts, with a line to each, on no other name or text and not on the few class means."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    points = [((x - left) / (right - left), (y - low) / (high - low)) for x, y in texts]
-    places = label_places(points, [0.02 + 0.018 * len(name) for name in names], 0.055)
+    few = found["marks"] if len(found["marks"]) <= MOST else []
+    points, others = (
+        [((x - left) / (right - left), (y - low) / (high - low)) for x, y in part] for part in (found["texts"], few)
+    )
+    places = label_places(points, [0.02 + 0.018 * len(name) for name in names], 0.055, others)
     box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
     line = {"arrowstyle": "-", "linewidth": 0.7, "color": "black", "shrinkA": 0, "shrinkB": 0}
     where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "axes fraction", "ha": "center", "va": "center"}

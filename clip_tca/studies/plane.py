@@ -55,7 +55,10 @@ def neighbours(z: Tensor, method: str, seed: int) -> Tensor:
 
 
 def label_places(
-    points: Sequence[Sequence[float]], widths: Sequence[float], height: float
+    points: Sequence[tuple[float, float]],
+    widths: Sequence[float],
+    height: float,
+    others: Sequence[tuple[float, float]] = (),
 ) -> list[tuple[float, float]]:
     """Centres of labels near their points, on no other label and no point; all in fractions of a panel.
 
@@ -66,8 +69,9 @@ def label_places(
         points: ``(n, 2)`` positions of the points, each taken to be as wide and high as a line of text.
         widths: Width of each label.
         height: Height of a label.
+        others: ``(m, 2)`` points without a label that are to be left free as well.
     """
-    taken = [(x, y, height) for x, y in points]
+    taken = [(x, y, height) for x, y in (*points, *others)]
     placed: list[tuple[float, float]] = []
     for (px, py), width in zip(points, widths, strict=True):
         across = (width + height) / 2

@@ -62,7 +62,7 @@ class Toy(Study):
     """LinearTCA and MLP maps of the paper's two-dimensional shifts."""
 
     name: ClassVar[str] = "toy"
-    summary: ClassVar[str] = "linear and non-linear shifts in the plane, and what linear and MLP maps make of them"
+    summary: ClassVar[str] = "Linear and non-linear shifts in two dimensions, and what linear and MLP maps make of them"
     paper: ClassVar[str] = "Figure 4 (a, b) and the appendix's figures of the adaptation process"
     needs_data: ClassVar[bool] = False
 
@@ -214,7 +214,7 @@ def _scatter(axes: Axes, found: dict[str, Any], one: dict[str, Any]) -> None:
         if points:
             x, y = zip(*points, strict=True)
             faint = 0.35 if name == "test" and "points" in one else 0.8
-            axes.scatter(x, y, s=4, c=COLOURS[name], alpha=faint, linewidths=0, label=name)
+            axes.scatter(x, y, s=4, c=COLOURS[name], alpha=faint, linewidths=0, label=name, rasterized=True)
     axes.tick_params(labelsize=7)
 
 
