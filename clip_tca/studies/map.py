@@ -1,13 +1,12 @@
 """``map``: a picture of the embeddings before and after adaptation, with the class texts and the pseudo-source.
 
 A row for each domain, two panels with the same axes. By default these are the two principal components of all
-embeddings before and after together; the texts are projected onto them. (Texts of CLIP lie apart from its images, so
-in the plane they are near the middle more often than near their class.) t-SNE and UMAP place the drawn points and the
-texts together.
+embeddings before and after together; the texts are projected onto them, and need not lie near the images of their
+class. t-SNE and UMAP place the drawn points and the texts together.
 
-A colour is the class *predicted* in that panel; labels are used for the accuracy in its title only. Rings mark the
-pseudo-source where it was before adaptation, in both panels: what LinearTCA maps all embeddings onto. ConditionalTCA
-has no pseudo-source; its class means are marked instead.
+A colour is the class *predicted* in that panel; labels are used for the accuracy in its title only. Dots with a black
+edge are the pseudo-source where it was before adaptation, in both panels: what LinearTCA maps all embeddings onto.
+ConditionalTCA has no pseudo-source; its class means are marked instead.
 """
 
 from __future__ import annotations
