@@ -11,7 +11,7 @@ from clip_tca.adapter import Adapter
 from clip_tca.conditional import ConditionalTCA
 from clip_tca.evaluation.names import ALLOWED, EVERY, METHODS, PLUS
 from clip_tca.methods import NAMES as BASES
-from clip_tca.methods import base_method
+from clip_tca.methods import base_method, registered
 from clip_tca.tca import MLPTCA, LinearTCA
 from clip_tca.zero_shot import ZeroShotClassifier
 
@@ -43,7 +43,7 @@ class Method:
     def base(self) -> str | None:
         """The base method: ``watt-s`` for ``watt-s`` and for ``watt-s+tca``."""
         name = self.name.removesuffix(PLUS)
-        return name if name in BASES else None
+        return name if name in (*BASES, *registered()) else None
 
     @property
     def _adapter_name(self) -> str | None:
@@ -82,15 +82,16 @@ def _parameters(kind: type) -> dict[str, inspect.Parameter]:
 def choose(names: Sequence[str], options: dict[str, Any]) -> list[Method]:
     """The methods ``names``, each with those of ``options`` that it has; a base method takes its own before TCA does.
 
-    ``"all"`` stands for every method that uses no labels.
+    ``"all"`` stands for every method of the package that uses no labels.
 
     Raises:
         ValueError: For an unknown method, or an option that none of them has.
     """
     everything = [name for name in METHODS if not Method(name).uses_labels]
     names = [one for name in names for one in (everything if name == EVERY else [name])]
-    if unknown := [name for name in names if name not in METHODS]:
-        raise ValueError(f"method: {unknown[0]!r}; allowed are {ALLOWED}")
+    known = {*METHODS, *[name + plus for name in registered() for plus in ("", PLUS)]}
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"method: {unknown[0]!r}; allowed are {', '.join([ALLOWED, *registered()])}")
     methods, used = [], set()
     for name in dict.fromkeys(names):
         plain = Method(name)

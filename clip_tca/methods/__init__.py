@@ -6,10 +6,12 @@ They are imported when they are asked for, so that the names alone cost nothing.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from clip_tca.methods.base import Method
+
+M = TypeVar("M", bound="Method")
 
 _HOMES = {
     "tent": "tent.Tent",
@@ -28,10 +30,41 @@ _HOMES = {
     "tda": "tda.TDA",
 }
 NAMES = tuple(_HOMES)
+"""Those that come with the package."""
+
+_REGISTERED: dict[str, type[Method]] = {}
+
+
+def register(method: type[M]) -> type[M]:
+    """Make a method of one's own known by its ``name`` to :func:`clip_tca.evaluate`; can stand above a class as ``@``.
+
+    Registering another class of the same name replaces the first.
+
+    Raises:
+        ValueError: If the class lacks an attribute of :class:`clip_tca.methods.base.Method`, or its name is taken.
+    """
+    from clip_tca.evaluation.names import EVERY, METHODS, PLUS
+
+    for attribute in ("name", "summary", "updates", "backpropagation", "sees"):
+        if not hasattr(method, attribute):
+            raise ValueError(
+                f"method: {method.__name__} has no {attribute!r}; clip_tca/methods/base.py says what it is"
+            )
+    if method.name in (*METHODS, EVERY) or method.name.endswith(PLUS):
+        raise ValueError(f"method: the name {method.name!r} is taken; give {method.__name__} another")
+    _REGISTERED[method.name] = method
+    return method
+
+
+def registered() -> tuple[str, ...]:
+    """Names of the methods that were registered."""
+    return tuple(_REGISTERED)
 
 
 def base_method(name: str) -> type[Method]:
     """The class of a base method."""
+    if name in _REGISTERED:
+        return _REGISTERED[name]
     module, _, kind = _HOMES[name].partition(".")
     found: type[Method] = getattr(import_module(f"clip_tca.methods.{module}"), kind)
     return found

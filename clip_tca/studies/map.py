@@ -1,0 +1,251 @@
+"""``map``: a picture of the embeddings before and after adaptation, with the class texts and the pseudo-source.
+
+A row for each domain, two panels with the same axes. By default these are the two principal components of all
+embeddings before and after together; the texts are projected onto them, and need not lie near the images of their
+class. t-SNE and UMAP place the drawn points and the texts together.
+
+A colour is the class *predicted* in that panel; labels are used for the accuracy in its title only. Dots with a black
+edge are the pseudo-source where it was before adaptation, in both panels: what LinearTCA maps all embeddings onto.
+ConditionalTCA has no pseudo-source; its class means are marked instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from clip_tca.checks import check_number, one_of
+from clip_tca.conditional import ConditionalTCA
+from clip_tca.embeddings import exact, unit
+from clip_tca.pseudo_source import select, uncertainty
+from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.plane import METHODS, imported, label_places, neighbours, principal_axes
+from clip_tca.tca import LinearTCA
+from clip_tca.zero_shot import ZeroShotClassifier
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ADAPTERS: dict[str, type[LinearTCA] | type[ConditionalTCA]] = {
+    "linear-tca": LinearTCA,
+    "conditional-tca": ConditionalTCA,
+}
+MARKS = {"linear-tca": "pseudo-source", "conditional-tca": "class means"}
+"""What is marked besides the texts."""
+
+MOST = 10
+"""Classes that have a colour and a label; the rest are grey."""
+
+COLOURS = (
+    "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c564b", "#7b5fc7", "#b5bd00", "#444444"
+)  # fmt: skip
+OTHERS = "#c8c8c8"
+
+
+class Map(Study):
+    """Embeddings in the plane, before and after adaptation."""
+
+    name: ClassVar[str] = "map"
+    summary: ClassVar[str] = "Embeddings before and after adaptation, in two dimensions"
+    paper: ClassVar[str] = "no figure of the paper: a look at one's own data"
+
+    def __init__(
+        self,
+        *,
+        method: str = "pca",
+        adapter: str = "linear-tca",
+        limit: int = 1500,
+        domain: str | Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Store the options.
+
+        Args:
+            method: ``pca``, ``tsne`` (needs scikit-learn) or ``umap`` (needs umap-learn).
+            adapter: ``linear-tca`` or ``conditional-tca``.
+            limit: Embeddings of each domain that are drawn, evenly spread; all are adapted to and counted.
+            domain: Domain or domains to draw; None is every domain but the reference.
+            seed: Of t-SNE and UMAP.
+        """
+        one_of("method", method, METHODS)
+        one_of("adapter", adapter, tuple(ADAPTERS))
+        check_number("limit", limit, 10, whole=True)
+        check_number("seed", seed, 0, 2**32 - 1, whole=True)
+        self.method, self.adapter, self.limit, self.seed = method, adapter, limit, seed
+        self.domain = (domain,) if isinstance(domain, str) else None if domain is None else tuple(domain)
+
+    def measure(self, subject: Subject | None) -> dict[str, Any]:
+        """Coordinates, predictions and accuracy, by domain."""
+        if subject is None:
+            raise ValueError("subject: None; map draws the embeddings of a data set, so name one")
+        if self.method != "pca":
+            imported(self.method)  # what is missing is said before the work, not after it
+        domains = subject.embedded.data.domains
+        for name in self.domain or ():
+            one_of("domain", name, tuple(domains))
+        chosen = subject.shifted if self.domain is None else {name: domains[name] for name in self.domain}
+        names = subject.embedded.about["data"]["classes"]
+        adapted = {name: adapt(z, y, subject.classifier, self.adapter) for name, (z, y) in chosen.items()}
+        predicted = torch.cat([labels for found in adapted.values() for labels in found.predicted.values()])
+        counts = torch.bincount(predicted, minlength=len(names))
+        most = counts.argsort(descending=True, stable=True)[:MOST].sort().values
+        return {
+            "method": self.method,
+            "adapter": self.adapter,
+            "classes": {str(label): names[label] for label in most.tolist()},
+            "all_classes": len(names),
+            "domains": {name: self._placed(found, subject.classifier, most) for name, found in adapted.items()},
+        }
+
+    def _placed(self, found: Adapted, classifier: ZeroShotClassifier, most: Tensor) -> dict[str, Any]:
+        """A domain as it is drawn."""
+        shown = _spread(len(found.before), self.limit, found.before.device)
+        coloured = torch.isin(found.mark_classes, most)
+        parts = [found.before[shown], found.after[shown], found.marks[coloured], classifier.text[most]]
+        explained = None
+        if self.method == "pca":
+            centre, axes, explained = principal_axes(torch.cat([found.before, found.after]))
+            places = [(exact(part) - centre) @ axes for part in parts]
+        else:
+            placed = neighbours(torch.cat([exact(part) for part in parts]), self.method, self.seed)
+            places = list(placed.split([len(part) for part in parts]))
+        before, after, marks, texts = ([[round(v, 4) for v in row] for row in place.tolist()] for place in places)
+        return {
+            "images": len(found.before),
+            "accuracy": found.accuracy,
+            "changed": int((found.predicted["before"] != found.predicted["after"]).sum()),
+            "explained": explained,
+            "points": {"before": before, "after": after},
+            "predicted": {when: labels[shown].tolist() for when, labels in found.predicted.items()},
+            "marks": marks,
+            "mark_classes": found.mark_classes[coloured].tolist(),
+            "all_marks": len(found.marks),
+            "texts": texts,
+        }
+
+    def draw(self, results: dict[str, Any], figure: Figure) -> None:
+        """A row of two panels for each domain."""
+        domains = results["domains"]
+        figure.set_layout_engine("constrained")
+        figure.set_size_inches(10, 0.9 + 4.3 * len(domains))
+        panels = figure.subplots(len(domains), 2, sharex="row", sharey="row", squeeze=False)
+        colours = dict(zip(map(int, results["classes"]), COLOURS, strict=False))
+        for row, (name, found) in zip(panels, domains.items(), strict=True):
+            for axes, when in zip(row, ("before", "after"), strict=True):
+                _panel(axes, found, when, colours)
+                what = "zero-shot" if when == "before" else results["adapter"]
+                axes.set_title(f"{name}, {when}: {what} {found['accuracy'][when]:.1f} %", fontsize=10, loc="left")
+            for axes in row:  # once both are drawn: they share their limits
+                _label_texts(axes, found, list(results["classes"].values()))
+        _legend(figure, results, colours)
+
+    def describe(self, results: dict[str, Any]) -> list[str]:
+        """A line for each domain."""
+        adapter, mark = results["adapter"], MARKS[results["adapter"]]
+        return [
+            f"{name}: zero-shot {found['accuracy']['before']:.2f} %, {adapter} {found['accuracy']['after']:.2f} %; "
+            f"{found['changed']} of {found['images']} predictions change; marked: "
+            f"{mark} ({found['all_marks']})"
+            + (f"; the plane holds {100 * found['explained']:.0f} % of the variance." if found["explained"] else ".")
+            for name, found in results["domains"].items()
+        ]
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A domain before and after.
+
+    Attributes:
+        before: Unit embeddings ``(n, d)``.
+        after: Adapted ones.
+        predicted: Classes ``(n,)`` that zero-shot (``before``) and the adapter (``after``) predict.
+        accuracy: Percent of them that are right.
+        marks: Pseudo-source or class means ``(m, d)``.
+        mark_classes: Their classes ``(m,)``, as zero-shot predicts them.
+    """
+
+    before: Tensor
+    after: Tensor
+    predicted: dict[str, Tensor]
+    accuracy: dict[str, float]
+    marks: Tensor
+    mark_classes: Tensor
+
+
+def adapt(z: Tensor, labels: Tensor, classifier: ZeroShotClassifier, adapter: str) -> Adapted:
+    """Adapt to a whole domain; ``labels`` are for scoring."""
+    device = classifier.text.device
+    z, truth = unit(z.to(device)), labels.to(device)
+    fitted = ADAPTERS[adapter](classifier).fit(z)
+    predicted = {"before": classifier.predict(z), "after": fitted.predict(z)}
+    if isinstance(fitted, LinearTCA):
+        rows = pseudo_source(z, fitted)
+        marks, classes = z[rows], predicted["before"][rows]
+    else:
+        marks, classes = fitted.means_, torch.arange(classifier.classes, device=device)
+    accuracy = {when: 100 * float((labels == truth).double().mean()) for when, labels in predicted.items()}
+    return Adapted(z, fitted.transform(z), predicted, accuracy, marks, classes)
+
+
+def pseudo_source(z: Tensor, fitted: LinearTCA) -> Tensor:
+    """Indices of the rows of ``z`` that LinearTCA selected: of each class the most certain, as many as it counts."""
+    p = fitted.classifier.log_probabilities(z).exp()
+    return select(uncertainty(p, fitted.uncertainty), p.argmax(dim=1), fitted.pseudo_source_counts_)
+
+
+def _spread(n: int, limit: int, device: torch.device) -> Tensor:
+    """Indices of at most ``limit`` of n rows, evenly spread."""
+    return (torch.arange(min(n, limit), device=device) * n) // min(n, limit)
+
+
+def _panel(axes: Axes, found: dict[str, Any], when: str, colours: dict[int, str]) -> None:
+    """Points by predicted class, those without a colour first, and the marks."""
+    points, predicted = found["points"][when], found["predicted"][when]
+    order = sorted(range(len(points)), key=lambda i: predicted[i] in colours)
+    x, y = zip(*(points[i] for i in order), strict=True)
+    shades = [colours.get(predicted[i], OTHERS) for i in order]
+    axes.scatter(x, y, s=7, c=shades, alpha=0.55, linewidths=0, rasterized=True)  # an SVG of each dot would be large
+    if found["marks"]:
+        x, y = zip(*found["marks"], strict=True)
+        edges = [colours[label] for label in found["mark_classes"]]
+        axes.scatter(x, y, s=26, c=edges, edgecolors="black", linewidths=0.9)
+    x, y = zip(*found["texts"], strict=True)
+    axes.scatter(x, y, s=190, c=list(colours.values()), marker="*", edgecolors="black", linewidths=0.9, zorder=4)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.margins(0.06)
+
+
+def _label_texts(axes: Axes, found: dict[str, Any], names: list[str]) -> None:
+    """The class names near the texts, with a line to each, on no other name or text and not on the few class means."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    few = found["marks"] if len(found["marks"]) <= MOST else []
+    points, others = (
+        [((x - left) / (right - left), (y - low) / (high - low)) for x, y in part] for part in (found["texts"], few)
+    )
+    places = label_places(points, [0.02 + 0.018 * len(name) for name in names], 0.055, others)
+    box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+    line = {"arrowstyle": "-", "linewidth": 0.7, "color": "black", "shrinkA": 0, "shrinkB": 0}
+    where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "axes fraction", "ha": "center", "va": "center"}
+    for name, point, place in zip(names, points, places, strict=True):
+        axes.annotate(name, point, place, fontsize=8, bbox=box, arrowprops=line, zorder=5, **where)
+
+
+def _legend(figure: Figure, results: dict[str, Any], colours: dict[int, str]) -> None:
+    """Colours and marks, under the panels."""
+    from matplotlib.lines import Line2D
+
+    def mark(marker: str, label: str, size: float = 7, **style: Any) -> Line2D:
+        return Line2D([], [], linestyle="none", marker=marker, markersize=size, label=label, **style)
+
+    handles = [mark("o", results["classes"][str(label)], color=colour) for label, colour in colours.items()]
+    if (rest := results["all_classes"] - len(colours)) > 0:
+        handles.append(mark("o", f"{rest} other classes", color=OTHERS))
+    dark: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": "black"}
+    handles += [mark("o", MARKS[results["adapter"]], **dark), mark("*", "class text", 11, **dark)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=8, frameon=False)

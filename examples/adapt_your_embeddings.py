@@ -1,0 +1,53 @@
+"""Adapt embeddings that you have: NumPy in, predictions out, all at once and as a stream.
+
+    python examples/adapt_your_embeddings.py [IMAGES.npy TEXT.npy [LABELS.npy]] [--scale 100]
+
+IMAGES is (n, d), TEXT is (classes, d): what your CLIP gave for the pictures and for "a photo of a {class}". Without
+files a small made-up set is used. Prints how many predictions adaptation changes, their accuracy if there are labels
+(for scoring: no method sees them), and whether the stream ends where the fit on everything does.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
+from clip_tca.datasets.synthetic import SCALE, synthetic
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("files", nargs="*", metavar="FILE.npy", help="embeddings of the images, of the texts; labels")
+parser.add_argument("--scale", type=float, default=100.0, help="logit scale of the model (100 for OpenAI's CLIP)")
+options = parser.parse_args()
+if len(options.files) not in (0, 2, 3):
+    parser.error("give IMAGES.npy TEXT.npy, or IMAGES.npy TEXT.npy LABELS.npy, or nothing")
+
+if options.files:
+    z, text = (np.load(file) for file in options.files[:2])
+    labels = np.load(options.files[2]) if len(options.files) == 3 else None
+    scale = options.scale
+else:
+    made = synthetic()
+    z, labels = (tensor.numpy() for tensor in made.domains["shifted"])
+    text, scale = made.text.numpy(), SCALE
+
+
+def show(name: str, predicted: np.ndarray) -> None:
+    """One line: how many predictions differ from zero-shot's, and how many are right."""
+    right = "" if labels is None else f", accuracy {100 * (predicted == labels).mean():.1f} %"
+    print(f"{name:28}{(predicted != zero_shot).sum():5} of {len(z)} changed{right}")
+
+
+g = ZeroShotClassifier(text, scale=scale)
+zero_shot = g.predict(z)
+show("zero-shot", zero_shot)
+
+linear = LinearTCA(g).fit(z)  # everything at once
+show("LinearTCA", linear.predict(z))
+show("ConditionalTCA", ConditionalTCA(g).fit(z).predict(z))
+
+stream = LinearTCA(g)  # batch after batch: each is predicted when it comes, from what came so far
+batches = np.array_split(z, max(1, len(z) // 64))
+show("LinearTCA, stream of batches", np.concatenate([stream.partial_fit(b).predict(b) for b in batches]))
+print("at its end the stream has the map of the fit:", bool(np.allclose(stream.W_, linear.W_, atol=1e-6)))

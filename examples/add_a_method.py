@@ -1,0 +1,58 @@
+"""Write a test-time method of your own, run it in the harness, and put LinearTCA on top of it.
+
+    python examples/add_a_method.py [DATASET]
+
+DATASET is what ``clip-tca eval --dataset`` takes (demo, a .safetensors file of embeddings, …); by default it is a small
+made-up set. The method is Debias: what is predicted on average over all images seen is a bias of the prompts, if the
+classes are equally frequent, and is taken off. Prints accuracies of zero-shot, debias, LinearTCA and debias+tca.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+import clip_tca
+from clip_tca.evaluation.formats import render
+from clip_tca.methods import register
+from clip_tca.methods.base import Method, Task
+from clip_tca.zero_shot import ZeroShotClassifier
+
+
+@register
+class Debias(Method):
+    """Logits minus the log of the mean prediction so far. The contract is in clip_tca/methods/base.py."""
+
+    name: ClassVar[str] = "debias"
+    summary: ClassVar[str] = "takes the mean prediction off the logits"
+    updates: ClassVar[str] = "a bias for each class"
+    backpropagation: ClassVar[bool] = False
+    sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
+
+    def __init__(self, task: Task, *, strength: float = 1.0) -> None:
+        """Options come after the task; ``evaluate(options={"strength": 0.5})`` finds them here."""
+        self.classifier, self.strength = ZeroShotClassifier(task.text, task.scale), strength
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: every class has been predicted once."""
+        self.total = torch.ones(self.classifier.classes, device=self.classifier.text.device)
+
+    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Count the batch, then predict it."""
+        self.total = self.total + self.classifier.probabilities(batch).sum(dim=0)
+        return self.predict(batch)
+
+    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings as they came, and the corrected logits."""
+        bias = (self.total / self.total.sum()).log()
+        return batch, self.classifier.logits(batch) - self.strength * bias
+
+
+if __name__ == "__main__":
+    dataset = sys.argv[1] if len(sys.argv) > 1 else "synthetic"
+    record = clip_tca.evaluate(dataset, methods=["zero-shot", "debias", "linear-tca", "debias+tca"])
+    print(render([record], "table"))
