@@ -82,7 +82,8 @@ class Alignment(Study):
             gain = [point["accuracy"] - found["zero_shot"] for point in found["points"]]
             look = {**series(i), "markersize": 4}
             for panel, y in ((left, [point["to_source"] / unit for point in found["points"]]), (right, gain)):
-                panel.plot(x, y, label=label(name), linewidth=1.2, **look)
+                said = f"{label(name)} ({_rho(found['source'])}, {_rho(found['accuracy'])})"
+                panel.plot(x, y, label=said, linewidth=1.2, **look)
                 panel.plot(x[:1], y[:1], color=look["color"], marker=look["marker"], markersize=9, fillstyle="none")
                 panel.plot(x[-1:], y[-1:], color=look["color"], marker=look["marker"], markersize=9)
         left.set_ylabel(r"$\|W^T\Sigma_tW-\Sigma_{source}\|_F^2\,/\,4d^2$" + times)
@@ -95,7 +96,7 @@ class Alignment(Study):
         steps = results["domains"][next(iter(results["domains"]))]["points"][-1]["step"]
         right.plot([], [], "o", color=GREY, markersize=9, fillstyle="none", label="W is the identity")
         right.plot([], [], "o", color=GREY, markersize=9, label=f"after {steps} steps")
-        legend_below(figure, right, 6)
+        legend_below(figure, right, 3, "In brackets: Spearman of x and y, left and right")
 
     def describe(self, results: dict[str, Any]) -> list[str]:
         """How distances and accuracy went together, domain by domain."""
@@ -123,6 +124,9 @@ def _change(first: dict[str, float], last: dict[str, float], key: str) -> str:
     return f"{100 * (last[key] / first[key] - 1):+.0f} %" if first[key] else "0"
 
 
+def _rho(found: dict[str, float | None]) -> str:
+    return "undefined" if found["spearman"] is None else f"{found['spearman']:+.2f}"
+
+
 def _pair(found: dict[str, float | None]) -> str:
-    rho, r2 = found["spearman"], found["r_squared"]
-    return "undefined" if rho is None or r2 is None else f"{rho:+.2f}, R² {r2:.2f}"
+    return _rho(found) + ("" if found["r_squared"] is None else f", R² {found['r_squared']:.2f}")

@@ -37,6 +37,7 @@ STYLE: dict[str, Any] = {
     "ytick.color": "#444444",
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "legend.title_fontsize": 9,
     "lines.linewidth": 1.8,
     "lines.markersize": 5.5,
     "figure.facecolor": "white",
@@ -68,11 +69,11 @@ def panels(figure: Figure, titles: Sequence[str], height: float = 3.1, columns: 
     return axes[: len(titles)]
 
 
-def legend_below(figure: Figure, panel: Axes, columns: int = 4) -> None:
+def legend_below(figure: Figure, panel: Axes, columns: int = 4, title: str | None = None) -> None:
     """One legend for all panels, under them."""
     handles, labels = panel.get_legend_handles_labels()
     if labels:
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), title=title)
 
 
 def level(panel: Axes, value: float, name: str) -> None:
