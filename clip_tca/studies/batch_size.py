@@ -84,10 +84,21 @@ class BatchSize(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """Accuracy, a panel for each domain; then agreement with one fit and estimation error of all domains."""
-        from clip_tca.studies.drawing import COLOURS, label, legend_below, level, panels, series, sizes_axis
+        from clip_tca.studies.drawing import (
+            COLOURS,
+            at_least,
+            label,
+            legend_below,
+            level,
+            magnitude,
+            panels,
+            series,
+            sizes_axis,
+        )
 
         sizes, domains = results["sizes"], results["domains"]
-        last = ["Agreement with one fit", "Estimation error"] if results["reference"] else ["Agreement with one fit"]
+        one_fit = "Agreement with one fit" + (f": {self.methods[0]}" if len(self.methods) > 1 else "")
+        last = [one_fit, "Estimation error"] if results["reference"] else [one_fit]
         axes = panels(figure, [*[f"Accuracy: {label(name)}" for name in domains], *last], 2.7)
         for panel, found in zip(axes, domains.values(), strict=False):
             for i, (method, of) in enumerate(found["methods"].items()):
@@ -95,22 +106,23 @@ class BatchSize(Study):
                 colour = COLOURS[i % len(COLOURS)]
                 panel.axhline(of["one_fit"], color=colour, linestyle=":", linewidth=1.5, label=f"{method}, one fit")
             level(panel, found["zero_shot"], "zero-shot")
-            panel.set_ylabel("%")
+            panel.set_ylabel("accuracy (%)")
+            at_least(panel)
+        unit, times = magnitude([one for found in domains.values() for one in found["estimation_error"] or ()])
         agreement, error = axes[len(domains)], axes[len(domains) + 1 :]
         for j, (name, found) in enumerate(domains.items()):
             look = {**series(j + len(self.methods)), "label": label(name)}
-            first = next(iter(found["methods"].values()))
-            agreement.plot(sizes, [row["agreement"] for row in first["sizes"]], **look)
+            rows = found["methods"][self.methods[0]]["sizes"]
+            agreement.plot(sizes, [row["agreement"] for row in rows], **look)
             for panel in error:
-                panel.plot(sizes, found["estimation_error"], **look)
+                panel.plot(sizes, [distance / unit for distance in found["estimation_error"]], **look)
         agreement.set_ylabel("% of predictions")
-        agreement.legend()
         for panel in error:
             panel.set_ylim(bottom=0)
-            panel.set_ylabel("correlation distance to source")
+            panel.set_ylabel("distance to source" + times)
         for panel in axes:
             sizes_axis(panel, sizes, "batch size (images)")
-        legend_below(figure, axes[0], 5)
+        legend_below(figure, [axes[0], agreement], 6)
 
     def describe(self, results: dict[str, Any]) -> list[str]:
         """What small batches cost, and whether the estimate suffers."""

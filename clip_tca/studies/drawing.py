@@ -69,9 +69,10 @@ def panels(figure: Figure, titles: Sequence[str], height: float = 3.1, columns: 
     return axes[: len(titles)]
 
 
-def legend_below(figure: Figure, panel: Axes, columns: int = 4, title: str | None = None) -> None:
-    """One legend for all panels, under them."""
-    handles, labels = panel.get_legend_handles_labels()
+def legend_below(figure: Figure, shown: Axes | Sequence[Axes], columns: int = 4, title: str = "") -> None:
+    """One legend for all panels, under them, of what is in the panels ``shown``."""
+    entries = [panel.get_legend_handles_labels() for panel in (shown if isinstance(shown, Sequence) else [shown])]
+    handles, labels = [one for entry in entries for one in entry[0]], [one for entry in entries for one in entry[1]]
     if labels:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), title=title)
 
@@ -79,6 +80,13 @@ def legend_below(figure: Figure, panel: Axes, columns: int = 4, title: str | Non
 def level(panel: Axes, value: float, name: str) -> None:
     """A dashed line across: what everything is compared with."""
     panel.axhline(value, color=GREY, linestyle=(0, (4, 3)), linewidth=1.4, label=name)
+
+
+def at_least(panel: Axes, span: float = 2.0) -> None:
+    """Let the y axis cover ``span`` points of accuracy, so that a few images do not look like a trend."""
+    low, high = panel.get_ylim()
+    if high - low < span:
+        panel.set_ylim((low + high - span) / 2, (low + high + span) / 2)
 
 
 def magnitude(values: Sequence[float]) -> tuple[float, str]:
@@ -94,7 +102,7 @@ def sizes_axis(panel: Axes, sizes: Sequence[int], name: str) -> None:
     panel.set_xlabel(name)
     shown: list[int] = []
     last = 0.0
-    room = math.log(max(sizes) / min(sizes)) / 8 if len(sizes) > 1 else 0.0
+    room = math.log(max(sizes) / min(sizes)) / 6 if len(sizes) > 1 else 0.0
     for size in sizes:
         if not shown or math.log(size) - last >= room:
             shown.append(size)

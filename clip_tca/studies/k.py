@@ -47,7 +47,7 @@ class K(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain."""
-        from clip_tca.studies.drawing import COLOURS, label, legend_below, level, panels, series, sizes_axis
+        from clip_tca.studies.drawing import COLOURS, at_least, label, legend_below, level, panels, series, sizes_axis
 
         axes = panels(figure, [label(name) for name in results["domains"]], sharex=True)
         for panel, found in zip(axes, results["domains"].values(), strict=True):
@@ -56,6 +56,7 @@ class K(Study):
             panel.axhline(found["auto"]["accuracy"], color=COLOURS[1], linewidth=1.4, label="linear-tca, k = auto")
             level(panel, found["zero_shot"], "zero-shot")
             sizes_axis(panel, values, "k")
+            at_least(panel)
         axes[0].set_ylabel("accuracy (%)")
         legend_below(figure, axes[0])
 

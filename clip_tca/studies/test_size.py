@@ -70,7 +70,7 @@ class TestSize(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain, a line and a band of one standard deviation for each method."""
-        from clip_tca.studies.drawing import COLOURS, label, legend_below, level, panels, series, sizes_axis
+        from clip_tca.studies.drawing import COLOURS, at_least, label, legend_below, level, panels, series, sizes_axis
 
         axes = panels(figure, [label(name) for name in results["domains"]])
         for panel, found in zip(axes, results["domains"].values(), strict=True):
@@ -81,6 +81,7 @@ class TestSize(Study):
                 panel.plot(x, mean, label=f"{method} (mean ± std)", **series(i))
             level(panel, found["zero_shot"], "zero-shot")
             sizes_axis(panel, x, "test embeddings seen")
+            at_least(panel)
         axes[0].set_ylabel("accuracy on the domain (%)")
         legend_below(figure, axes[0])
 
