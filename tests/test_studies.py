@@ -165,6 +165,8 @@ def test_files_are_written_all_or_none(stored, tmp_path, monkeypatch):
         save_study(record, tmp_path / "a")
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["old"] * 3
     assert [path.name for path in outputs("x.svg").values()] == ["x.json", "x.svg", "x.png"]
+    with pytest.raises(ValueError, match="figures/ is a folder"):
+        outputs("figures/")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "clip-tca\[plot\]"'):
         save_study(record, tmp_path / "b")

@@ -138,6 +138,8 @@ def check_matplotlib() -> None:
 def outputs(prefix: str | Path, figure: bool = True) -> dict[str, Path]:
     """The files of a prefix, by format; a suffix of one of them is not part of the prefix."""
     text = str(prefix)
+    if text.endswith(("/", "\\")):
+        raise ValueError(f"output: {text} is a folder; name a prefix in it, such as {text}study")
     for suffix in (".json", ".svg", ".png"):
         text = text.removesuffix(suffix)
     return {form: Path(f"{text}.{form}") for form in (("json", "svg", "png") if figure else ("json",))}

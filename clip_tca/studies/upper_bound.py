@@ -47,7 +47,7 @@ def predict_aligned(g: ZeroShotClassifier, z: Tensor, there: Tensor) -> Tensor:
 
 
 def in_proportion(labels: Tensor, wanted: Tensor, classes: int) -> Tensor:
-    """Indices of as many of ``labels`` as there are in the proportions of the classes ``wanted``."""
+    """Indices of as many of ``labels`` as have the class proportions of ``wanted``; none if a class is missing."""
     have, counts = (torch.bincount(y, minlength=classes) for y in (labels, wanted))
     present = counts > 0
     if bool((have[present] == 0).any()):
