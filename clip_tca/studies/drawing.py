@@ -82,11 +82,11 @@ def level(panel: Axes, value: float, name: str) -> None:
     panel.axhline(value, color=GREY, linestyle=(0, (4, 3)), linewidth=1.4, label=name)
 
 
-def at_least(panel: Axes, span: float = 2.0) -> None:
-    """Let the y axis cover ``span`` points of accuracy, so that a few images do not look like a trend."""
-    low, high = panel.get_ylim()
+def at_least(panel: Axes, span: float = 2.0, across: bool = False) -> None:
+    """Let an axis cover ``span`` points of accuracy, so that a few images do not look like a trend."""
+    low, high = panel.get_xlim() if across else panel.get_ylim()
     if high - low < span:
-        panel.set_ylim((low + high - span) / 2, (low + high + span) / 2)
+        (panel.set_xlim if across else panel.set_ylim)((low + high - span) / 2, (low + high + span) / 2)
 
 
 def magnitude(values: Sequence[float]) -> tuple[float, str]:
@@ -112,11 +112,12 @@ def sizes_axis(panel: Axes, sizes: Sequence[int], name: str) -> None:
 
 
 def decades(panel: Axes) -> None:
-    """A logarithmic x axis whose ticks are plain numbers: 1, 2 and 5 of each decade."""
+    """A logarithmic x axis whose ticks are plain numbers: of few decades 1, 2 and 5, of many 1."""
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     panel.set_xscale("log")
-    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = panel.get_xlim()
+    panel.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     panel.xaxis.set_minor_locator(NullLocator())
 

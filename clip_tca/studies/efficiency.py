@@ -96,9 +96,8 @@ class Efficiency(Study):
         rows = dict(results["methods"])
         if results["plain_clip"]:
             rows = {"plain CLIP": results["plain_clip"], **rows}
-        time, memory = panels(
-            figure, [f"Time ({results['device']})", "Extra memory"], 0.9 + 0.34 * len(rows), 2, sharey=True
-        )
+        titles = [f"Time ({results['device']})", f"Extra memory{' (sampled)' if results['device'] == 'cpu' else ''}"]
+        time, memory = panels(figure, titles, 0.9 + 0.34 * len(rows), 2, sharey=True)
         for panel in (time, memory):
             dots(panel, [f"{name}*" if row["embeds"] else name for name, row in rows.items()])
         shown = {time: ("ms_per_image", 1.0, "{:.3g}"), memory: ("memory_bytes", 1e-6, "{:.0f}")}

@@ -88,7 +88,7 @@ class UpperBound(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain, a dot for each row; oracles are open."""
-        from clip_tca.studies.drawing import COLOURS, GREY, dots, label, panels, value
+        from clip_tca.studies.drawing import COLOURS, GREY, at_least, dots, label, panels, value
 
         rows = list(results["uses"])
         axes = panels(figure, [label(name) for name in results["domains"]], 2.3, sharey=True)
@@ -105,6 +105,7 @@ class UpperBound(Study):
             panel.set_ylim(top=-0.8)
             panel.set_xlabel("accuracy (%)")
             panel.margins(x=0.25)
+            at_least(panel, 4.0, across=True)
         figure.supxlabel("Open: oracles, which use source data or true labels.", fontsize=9, color=GREY)
 
     def describe(self, results: dict[str, Any]) -> list[str]:
