@@ -182,7 +182,7 @@ def _draw(record: dict[str, Any], parts: dict[str, Path]) -> None:
 
 def _title(record: dict[str, Any]) -> str:
     where = f" ({record['dataset']})" if record["dataset"] else ""
-    return f"{record['title']}{where}"
+    return f"{record['title'][:1].upper()}{record['title'][1:]}{where}"
 
 
 def _entitle(figure: Figure, title: str) -> None:
