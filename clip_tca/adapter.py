@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar
 
@@ -23,12 +24,28 @@ import torch
 from torch import Tensor
 
 from clip_tca.checks import whole
-from clip_tca.embeddings import CHUNK, Array, check_labels, check_rows, compute_dtype, is_fake, like, to_tensor, unit
+from clip_tca.embeddings import (
+    CHUNK,
+    Array,
+    check_labels,
+    check_logits,
+    check_rows,
+    compute_dtype,
+    is_fake,
+    like,
+    to_tensor,
+    unit,
+)
+from clip_tca.linear_head import LinearHead
+from clip_tca.sample import Sample
 from clip_tca.zero_shot import ZeroShotClassifier
 
 log = logging.getLogger("clip_tca.adapter")
 
 A = TypeVar("A", bound="Adapter")
+
+BLOCK = 1024
+"""Rows adapted at a time: few enough to stay in the processor's cache between one step and the next."""
 
 _ORACLE = (
     "balance: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
@@ -59,7 +76,7 @@ class Adapter(ABC):
     @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside
     def fit(
         self: A,
-        z: Tensor | np.ndarray,
+        z: Tensor | np.ndarray | Iterable[Tensor | np.ndarray],
         labels: Tensor | np.ndarray | list[int] | None = None,
         *,
         logits: Tensor | np.ndarray | None = None,
@@ -67,31 +84,52 @@ class Adapter(ABC):
         """Adapt to all test embeddings ``z`` ``(n, d)`` at once; an earlier fit is forgotten.
 
         Args:
-            z: Unlabeled test embeddings.
+            z: Unlabeled test embeddings, or any iterable of batches of them, which need not fit in memory together.
             labels: True classes. Only ``balance="oracle"`` ever looks at them; everything else drops them here.
             logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+): certainty is judged by
                 them, in place of the classifier's.
         """
-        rows = self._checked(z)
-        scores = self._checked_logits(logits, rows)
-        if len(rows) < 2:
-            raise ValueError("embeddings: 1 row; fit needs at least 2 (partial_fit takes single images of a stream)")
-        truth = None if labels is None else check_labels(labels, len(rows), self.classifier.classes, rows.device)
-        self._check_options()
-        if self.uses_labels and truth is None:
-            raise ValueError(_ORACLE)
         before = self.__dict__.copy()
         try:
-            self._start(rows.device, rows.dtype)
-            self._observe_all(rows, truth if self.uses_labels else None, scores)
+            if isinstance(z, (Tensor, np.ndarray)) or not isinstance(z, Iterable):
+                self._fit_rows(self._checked(z), labels, logits)
+            else:
+                self._fit_batches(z, labels, logits)
+            if self._seen < 2:
+                raise ValueError(
+                    f"embeddings: {self._seen} row; fit needs at least 2 (partial_fit takes single images of a stream)"
+                )
             self._solve_now()
         except BaseException:  # an interrupted or impossible fit leaves the earlier one as it was
             self.__dict__ = before
             raise
         self._warn()
-        if not is_fake(rows) and torch.equal(rows, rows[:1].expand_as(rows)):
-            log.warning("%s: all %d embeddings are identical", type(self).__name__, len(rows))
         return self
+
+    def _fit_rows(
+        self,
+        rows: Tensor,
+        labels: Tensor | np.ndarray | list[int] | None,
+        logits: Tensor | np.ndarray | None,
+    ) -> None:
+        scores = check_logits(logits, rows, self.classifier.classes)
+        truth = None if labels is None else check_labels(labels, len(rows), self.classifier.classes, rows.device)
+        self._check_options()
+        if self.uses_labels and truth is None:
+            raise ValueError(_ORACLE)
+        self._start(rows.device, rows.dtype)
+        self._observe_all(rows, truth if self.uses_labels else None, scores)
+        if len(rows) > 1 and not is_fake(rows) and torch.equal(rows, rows[:1].expand_as(rows)):
+            log.warning("%s: all %d embeddings are identical", type(self).__name__, len(rows))
+
+    def _fit_batches(self, batches: Iterable[Tensor | np.ndarray], labels: object, logits: object) -> None:
+        if labels is not None or logits is not None:
+            raise ValueError("embeddings: an iterable of batches goes without labels and logits; give one matrix")
+        self._device = None
+        for batch in batches:
+            self.partial_fit(batch)
+        if self._device is None:
+            raise ValueError("embeddings: no batches; at least 2 rows are needed")
 
     @torch.inference_mode(False)
     def partial_fit(self: A, batch: Tensor | np.ndarray, *, logits: Tensor | np.ndarray | None = None) -> A:
@@ -100,7 +138,7 @@ class Adapter(ABC):
         ``logits`` are as in :meth:`fit`.
         """
         rows = self._checked(batch)
-        scores = self._checked_logits(logits, rows)
+        scores = check_logits(logits, rows, self.classifier.classes)
         self._check_options()
         if self.uses_labels:
             raise ValueError(_ORACLE)
@@ -110,6 +148,34 @@ class Adapter(ABC):
             raise ValueError(f"embeddings: on {rows.device}, but this stream began on {self._device}; move the batch")
         self._observe_all(rows, None, scores)
         return self
+
+    @torch.inference_mode(False)
+    def merge(self: A, other: A) -> A:
+        """An adapter that has seen what both have seen, as if ``other``'s images had come after; neither changes.
+
+        Means and covariances are those of one stream to rounding and so is the pseudo-source. Where an evenly spread
+        sample is kept (``memory``, ``balance="estimated"``) and overflows, it is drawn from what both have kept.
+        """
+        self._require_fitted()
+        other._require_fitted()
+        self._check_same(other)
+        merged = type(self)(self.classifier, **{name: getattr(self, name) for name in self.options})  # type: ignore[call-arg]
+        merged._start(self._device or torch.device("cpu"), self._dtype)
+        for part in (self, other):
+            merged._absorb(part)
+        return merged
+
+    def _check_same(self, other: Adapter) -> None:
+        if type(self) is not type(other):
+            raise ValueError(f"merge: a {type(self).__name__} and a {type(other).__name__}; both must be of one class")
+        for name in self.options:
+            if getattr(self, name) != getattr(other, name):
+                raise ValueError(
+                    f"merge: {name} is {getattr(self, name)!r} here and {getattr(other, name)!r} there; "
+                    "both must have the same options"
+                )
+        if self.classifier.fingerprint() != other.classifier.fingerprint():
+            raise ValueError("merge: the class texts or their scale differ; both must have the same classifier")
 
     @property
     def n_seen_(self) -> int:
@@ -121,14 +187,28 @@ class Adapter(ABC):
 
     def transform(self, z: Array) -> Array:
         """Adapted embeddings ``(n, d)``, in the dtype of ``z``."""
-        rows = self._ready(z)
-        moved = torch.cat([self._move(self._prepared(part)) for part in rows.split(CHUNK)])
-        return like(moved.to(rows.dtype), z)
+        return like(self._applied(self._ready(z), score=False)[0], z)
 
     def logits(self, z: Array) -> Array:
         """Class scores ``(n, c)`` after adaptation, in float32 (float64 for float64 input)."""
-        rows = self._ready(z)
-        return like(torch.cat([self._score(self._prepared(part)) for part in rows.split(CHUNK)]), z)
+        return like(self._applied(self._ready(z), move=False)[1], z)
+
+    def adapt(self, z: Array) -> tuple[Array, Array]:
+        """What :meth:`transform` and :meth:`logits` give, in one go."""
+        moved, scores = self._applied(self._ready(z))
+        return like(moved, z), like(scores, z)
+
+    def _applied(self, rows: Tensor, move: bool = True, score: bool = True) -> tuple[Tensor, Tensor]:
+        """Adapted embeddings and logits of checked rows; what is not asked for has no rows."""
+        moved = rows.new_empty(rows.shape if move else (0, rows.shape[1]))
+        scores = []
+        for start in range(0, len(rows), BLOCK):
+            prepared = self._prepared(rows[start : start + BLOCK])
+            if move:
+                moved[start : start + BLOCK] = self._move(prepared)
+            if score:
+                scores.append(self._score(prepared))
+        return moved, torch.cat(scores) if scores else moved[:0]
 
     def predict(self, z: Array) -> Array:
         """Predicted classes ``(n,)`` after adaptation.
@@ -137,6 +217,19 @@ class Adapter(ABC):
         larger, ``W_`` or :meth:`save` bring it up to date first.
         """
         return like(to_tensor(self.logits(z)).argmax(dim=1), z)
+
+    def folded(self) -> LinearHead:
+        """The adapted classifier as plain weight and bias: predicting after adaptation costs what it did before.
+
+        Raises:
+            ValueError: For a map that is not linear.
+        """
+        self._update()
+        if "weight" not in self._solution:
+            raise ValueError(
+                f"{type(self).__name__} is not linear and can't be folded; use LinearTCA or ConditionalTCA"
+            )
+        return LinearHead(self._solution["weight"].T.clone(), self._solution["bias"].clone(), self.normalize)
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -175,12 +268,32 @@ class Adapter(ABC):
         """Raise ValueError for an option that is not allowed."""
 
     @abstractmethod
-    def _begin(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Empty state for a new stream of rows of ``dtype`` on ``device``."""
+    def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
+        """Empty state for a new stream of rows of ``dtype`` on ``device``, or for its part from row ``first`` on."""
 
     @abstractmethod
     def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         """Add rows to the state."""
+
+    @abstractmethod
+    def _samples(self) -> list[Sample]:
+        """The samples that it keeps."""
+
+    def _begin_segment(self, first: int) -> None:
+        """The next row is number ``first`` of all, whatever has been seen of those before it."""
+        for sample in self._samples():
+            sample.seen = first
+
+    def _end_segment(self, number: int) -> None:  # noqa: B027 (most have nothing that rounds)
+        """The rows since the last segment were segment ``number``: what follows is summed up apart from them."""
+
+    def _absorb(self: A, other: A) -> None:
+        """Add what another adapter with the same options has observed."""
+        self._seen += other._seen
+        self._pending += other._seen
+        self._last = other._last
+        for mine, its in zip(self._samples(), other._samples(), strict=True):
+            mine.merge(its)
 
     @abstractmethod
     def _solve(self) -> dict[str, Tensor]:
@@ -224,21 +337,11 @@ class Adapter(ABC):
     def _prepared(self, z: Tensor) -> Tensor:
         return unit(z) if self.normalize else z.to(compute_dtype(z.dtype))
 
-    def _start(self, device: torch.device, dtype: torch.dtype) -> None:
+    def _start(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
         self._device, self._dtype = device, compute_dtype(dtype)
         self._seen = self._pending = self._last = 0
         self._solution, self._cast = {}, {}
-        self._begin(device, self._dtype)
-
-    def _checked_logits(self, logits: Tensor | np.ndarray | None, rows: Tensor) -> Tensor | None:
-        if logits is None:
-            return None
-        scores = to_tensor(logits, "logits")
-        wanted = (len(rows), self.classifier.classes)
-        if scores.shape != wanted:
-            raise ValueError(f"logits: shape {tuple(scores.shape)}, but {wanted} is needed: (embeddings, classes)")
-        check_rows(scores, name="logits")
-        return scores.to(rows.device)
+        self._begin(device, self._dtype, first)
 
     def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         for start in range(0, len(rows), CHUNK):

@@ -122,9 +122,12 @@ class ConditionalTCA(Adapter):
         if self.memory != "auto" and not whole(self.memory, 2):
             raise ValueError(f"memory: {self.memory!r}; allowed are 'auto' or a whole number of at least 2")
 
-    def _begin(self, device: torch.device, dtype: torch.dtype) -> None:
+    def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
         c, d = self.classifier.classes, self.classifier.dim
-        self._sample = Sample(max(8192, 32 * c) if self.memory == "auto" else self.memory, d, device, dtype)
+        self._sample = Sample(max(8192, 32 * c) if self.memory == "auto" else self.memory, d, device, dtype, first)
+
+    def _samples(self) -> list[Sample]:
+        return [self._sample]
 
     def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         if logits is not None:

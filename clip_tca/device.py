@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one, else the CPU."""
+    """``auto`` is a GPU where there is one, else the CPU; of several processes (``torchrun``) each takes its own."""
     if name == "auto":
         kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        return torch.device(next((kind for kind, there in kinds.items() if there), "cpu"))
+        name = next((kind for kind, there in kinds.items() if there), "cpu")
+    if name == "cuda" and "LOCAL_RANK" in os.environ and torch.cuda.device_count():
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -70,6 +70,23 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
         )
 
 
+def check_logits(logits: Tensor | np.ndarray | None, rows: Tensor, classes: int) -> Tensor | None:
+    """Class scores ``(n, classes)`` of another method for ``rows`` ``(n, d)``, on the same device.
+
+    Raises:
+        ValueError: If the shape is another, or they are not finite.
+    """
+    if logits is None:
+        return None
+    scores = to_tensor(logits, "logits")
+    if scores.shape != (len(rows), classes):
+        raise ValueError(
+            f"logits: shape {tuple(scores.shape)}, but {(len(rows), classes)} is needed: (embeddings, classes)"
+        )
+    check_rows(scores, name="logits")
+    return scores.to(rows.device)
+
+
 def is_fake(z: Tensor) -> bool:
     """Whether ``z`` has a shape and a device but no values to look at, as when tracing."""
     return z.is_meta or type(z).__name__ == "FakeTensor"
@@ -113,10 +130,13 @@ def exact(z: Tensor) -> Tensor:
 def unit(z: Tensor) -> Tensor:
     """Rows scaled to length one; a row of zeros stays zero."""
     z = z.to(compute_dtype(z.dtype))
-    peak = z.abs().amax(dim=-1, keepdim=True)  # out first: squares of very large or small numbers don't fit
-    z = z / torch.where(peak > 0, peak, 1.0)
     length: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    return z / length.clamp_min(1.0)
+    if not is_fake(z) and len(z) and 1e-12 < float(length.min()) <= float(length.max()) < 1e12:
+        return torch.div(z, length)
+    peak = z.abs().amax(dim=-1, keepdim=True)  # out first: squares of very large or small numbers don't fit
+    z = torch.div(z, torch.where(peak > 0, peak, 1.0))
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    return torch.div(z, length.clamp_min(1.0))
 
 
 def chunks(z: Tensor) -> Iterator[Tensor]:

@@ -102,8 +102,12 @@ class PseudoSource:
         kind: Uncertainty,
         device: torch.device,
         dtype: torch.dtype,
+        first: int = 0,
     ) -> None:
-        """An empty bank; ``kind`` is the uncertainty, rows are kept in ``dtype`` on ``device``."""
+        """An empty bank; ``kind`` is the uncertainty, rows are kept in ``dtype`` on ``device``.
+
+        ``first`` is the number of the first row, for the bank of a later part of a stream.
+        """
         c, d = classifier.classes, classifier.dim
         self.classifier, self.balance, self.kind = classifier, balance, kind
         self.auto, self.k = k == "auto", LARGEST if k == "auto" else int(k)
@@ -114,7 +118,7 @@ class PseudoSource:
         self.group = torch.zeros(0, dtype=torch.int64, device=device)
         self.worst = exact(torch.full((groups,), float("inf"), device=device))
         self.labels = self.group.clone()
-        self.sample = Sample(max(ESTIMATE_ROWS, 8 * c), d, device, dtype) if balance == "estimated" else None
+        self.sample = Sample(max(ESTIMATE_ROWS, 8 * c), d, device, dtype, first) if balance == "estimated" else None
 
     def update(self, z: Tensor, labels: Tensor | None = None, logits: Tensor | None = None) -> None:
         """Offer the rows of ``z`` ``(n, d)`` to the bank, judged by ``logits`` ``(n, c)`` or else by the classifier."""
@@ -133,6 +137,13 @@ class PseudoSource:
                 torch.cat([self.score, score[better]]),
                 torch.cat([self.group, group[better]]),
             )
+
+    def merge(self, other: PseudoSource) -> None:
+        """Add what another bank with the same options has kept (but its sample); its rows count as the later ones."""
+        self.predicted = self.predicted + other.predicted
+        self.labels = torch.cat([self.labels, other.labels])
+        pairs = ((getattr(self, name), getattr(other, name)) for name in ("rows", "score", "group"))
+        self._keep(*(torch.cat([mine, its.to(mine)]) for mine, its in pairs))
 
     def chosen(self) -> Tensor:
         """Indices into :attr:`rows` of what belongs to the pseudo-source of all rows seen so far."""

@@ -17,14 +17,14 @@ class Sample:
     """At most ``size`` of the rows seen so far.
 
     Attributes:
-        seen: How many rows have passed.
+        seen: Arrival number of the next row: how many have passed, if the first was number 0.
         order: ``(m,)`` arrival numbers of the kept rows (host side: which rows are kept never depends on their values).
     """
 
-    def __init__(self, size: int, dim: int, device: torch.device, dtype: torch.dtype) -> None:
-        """An empty sample for at most ``size`` rows ``(dim,)``."""
+    def __init__(self, size: int, dim: int, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
+        """An empty sample for at most ``size`` rows ``(dim,)`` of a stream, or of its part that begins at ``first``."""
         self.size = size
-        self.seen = 0
+        self.first = self.seen = first
         self.order = np.zeros(0, dtype=np.int64)
         self._slots = torch.zeros(0, dim, device=device, dtype=dtype)
 
@@ -40,6 +40,18 @@ class Sample:
             self.order = np.concatenate([self.order, order[:room]])
         if room < len(z):
             self._replace(z[room:], order[room:])
+
+    def merge(self, other: Sample) -> None:
+        """Add the rows of a later part, or of another stream, which counts as coming after this one.
+
+        Parts of one stream give the sample of the whole; other streams an evenly spread sample of what both have kept.
+        """
+        late = other.order + max(0, self.seen - other.first)
+        order = np.concatenate([self.order, late])
+        kept = np.sort(np.argsort(_key(order))[: self.size])
+        rows = torch.cat([self._slots[: len(self.order)], other._slots[: len(late)].to(self._slots)])
+        self._slots, self.order = rows[torch.from_numpy(kept).to(rows.device)], order[kept]
+        self.seen = other.seen + max(0, self.seen - other.first)
 
     def rows(self) -> Tensor:
         """The kept rows ``(m, d)`` in order of arrival."""

@@ -9,6 +9,7 @@ streams as exactly as the covariance does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -91,6 +92,35 @@ class Moments:
             self.scatter += scatter
         self.mean = self.mean + own
         self.n = total
+
+
+class Segments:
+    """Moments of numbered segments of a stream, merged two by two: 0 with 1, 2 with 3, then those pairs, and so on.
+
+    Rounding depends on the order of sums. Here it depends on the numbers alone, so the total is the same to the bit
+    whichever process has seen which segments.
+    """
+
+    def __init__(self) -> None:
+        """No segments yet."""
+        self.nodes: dict[tuple[int, int], Moments] = {}
+
+    def add(self, number: int, moments: Moments, level: int = 0) -> None:
+        """Add segment ``number``, or the ``number``-th group of 2^level segments."""
+        while (sibling := self.nodes.pop((level, number ^ 1), None)) is not None:
+            moments = sibling.merge(moments) if number & 1 else moments.merge(sibling)
+            level, number = level + 1, number >> 1
+        self.nodes[level, number] = moments
+
+    def merge(self, other: Segments) -> None:
+        """Add the segments of another process."""
+        for (level, number), moments in other.nodes.items():
+            self.add(number, moments, level)
+
+    def total(self, rest: Moments) -> Moments:
+        """Moments of all segments, and of ``rest``, which comes after them."""
+        found = [moments for (level, number), moments in sorted(self.nodes.items(), key=lambda n: n[0][1] << n[0][0])]
+        return reduce(Moments.merge, [*found, rest]) if found else rest
 
 
 def _shifted(n: int, scatter: Tensor | None, cubes: Tensor, quartics: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ their mean and covariance match those, z′ = (z − μ_t)W + μ̂_s (:mod:`clip
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -17,12 +17,13 @@ from clip_tca.checks import check_descent, check_shrinkage, one_of, whole
 from clip_tca.embeddings import exact
 from clip_tca.pseudo_source import BALANCES, UNCERTAINTIES, Balance, PseudoSource, Uncertainty
 from clip_tca.sample import Sample
-from clip_tca.statistics import Moments, ledoit_wolf_shrinkage, shrink
+from clip_tca.statistics import Moments, Segments, ledoit_wolf_shrinkage, shrink
 from clip_tca.zero_shot import ZeroShotClassifier
 
 Solver = Literal["gradient", "coral", "monge", "mean"]
 Shrinkage = Literal["auto"] | float
 SOLVERS: tuple[str, ...] = get_args(Solver)
+P = TypeVar("P", bound="_PseudoSourceAdapter")
 
 
 class _PseudoSourceAdapter(Adapter):
@@ -55,22 +56,36 @@ class _PseudoSourceAdapter(Adapter):
         one_of("balance", self.balance, BALANCES)
         one_of("uncertainty", self.uncertainty, UNCERTAINTIES)
 
-    def _begin(self, device: torch.device, dtype: torch.dtype) -> None:
-        self._moments = Moments.empty(self.classifier.dim, device)
-        self._bank = PseudoSource(self.classifier, self.k, self.balance, self.uncertainty, device, dtype)
+    def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
+        self._moments, self._segments = Moments.empty(self.classifier.dim, device), Segments()
+        self._bank = PseudoSource(self.classifier, self.k, self.balance, self.uncertainty, device, dtype, first)
 
     def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         self._moments.update(z)
         self._bank.update(z, labels, logits)
 
+    def _samples(self) -> list[Sample]:
+        return [] if self._bank.sample is None else [self._bank.sample]
+
+    def _end_segment(self, number: int) -> None:
+        self._segments.add(number, self._moments)
+        self._moments = Moments.empty(self.classifier.dim, self._moments.mean.device)
+
+    def _absorb(self: P, other: P) -> None:
+        super()._absorb(other)
+        self._moments = self._moments.merge(other._moments)
+        self._segments.merge(other._segments)
+        self._bank.merge(other._bank)
+
     def _linear(self, solver: Solver, shrinkage: Shrinkage, steps: int = 20, lr: float = 1e-3) -> dict[str, Tensor]:
         """W and the offset of z ↦ zW + offset, with the means and covariances of both sides from which W was solved."""
+        everyone = self._segments.total(self._moments)
         rows = self._bank.rows[self._bank.chosen()]
-        source = Moments.of(rows) if len(rows) else self._moments  # nothing selected: nothing changes
-        everything = source.n == self._moments.n
+        source = Moments.of(rows) if len(rows) else everyone  # nothing selected: nothing changes
+        everything = source.n == everyone.n
         predicted = self.classifier.predict(rows) if len(rows) else self._bank.group[:0]
         state = {"pseudo_source_counts": torch.bincount(predicted, minlength=self.classifier.classes)}
-        for name, moments in {"": self._moments, "pseudo_source_": source}.items():
+        for name, moments in {"": everyone, "pseudo_source_": source}.items():
             amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
             state[f"{name}mean"] = moments.mean.clone()
             state[f"{name}covariance"] = shrink(moments.covariance(), amount)
@@ -84,7 +99,7 @@ class _PseudoSourceAdapter(Adapter):
         return {**state, "W": w, "offset": state["pseudo_source_mean"] - state["mean"] @ w}
 
     def _state(self) -> dict[str, Tensor]:
-        return {**self._moments.state(), **self._bank.state()}
+        return {**self._segments.total(self._moments).state(), **self._bank.state()}
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         self._moments.restore(tensors)
@@ -267,13 +282,16 @@ class MLPTCA(_PseudoSourceAdapter):
             raise ValueError(f"memory: {self.memory!r}; a whole number of at least 2 is needed")
         check_descent(self.steps, self.lr)
 
-    def _begin(self, device: torch.device, dtype: torch.dtype) -> None:
-        super()._begin(device, dtype)
-        self._rows = Sample(self.memory, self.classifier.dim, device, dtype)
+    def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
+        super()._begin(device, dtype, first)
+        self._rows = Sample(self.memory, self.classifier.dim, device, dtype, first)
 
     def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         super()._observe(z, labels, logits)
         self._rows.update(z)
+
+    def _samples(self) -> list[Sample]:
+        return [*super()._samples(), self._rows]
 
     def _state(self) -> dict[str, Tensor]:
         return {**super()._state(), **self._rows.state("rows")}

@@ -28,7 +28,7 @@ def test_the_wheel_holds_every_file_that_people_may_edit(wheel):
         files = [p for p in (ROOT / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
         assert files
         assert {f"clip_tca/_resources/{p.relative_to(ROOT).as_posix()}" for p in files} <= inside
-    assert "clip_tca/py.typed" in inside
+    assert {"clip_tca/py.typed", "clip_tca/report/page.css", "clip_tca/report/page.js"} <= inside
 
 
 def test_an_installed_wheel_reads_its_own_prompts(wheel, tmp_path):

@@ -29,10 +29,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="NAME",
         help=f"{ALLOWED}; repeatable (default: {', '.join(DEFAULT_METHODS)})",
     )
-    group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source")
-    group.add_argument("--balance", help="estimated, uniform, predicted, global or oracle (uses true labels)")
-    group.add_argument("--solver", help="monge, coral, gradient or mean")
-    group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
+    shared.add_method(group)
     group.add_argument("--setting", choices=SETTINGS, default="transductive", help="default: %(default)s")
     group.add_argument("--protocol", choices=tuple(PROTOCOLS), default="full", help="default: %(default)s")
     group.add_argument("--batch-size", type=shared.positive, default=128, metavar="N", help="default: %(default)s")
@@ -40,6 +37,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("--seed", type=int, help="of the synthetic set (default: 0)")
     group.add_argument("--profile", action="store_true", help="also time plain CLIP, and say what each method costs")
     group.add_argument("--forgetting", metavar="DOMAIN", help="also test this domain after adapting to each other one")
+    group.add_argument(
+        "--examples", type=int, default=0, metavar="N", help="also keep up to N images of each kind that changed"
+    )
     group.add_argument("--micro-batch", type=shared.positive, metavar="N", help="images to back-propagate at a time")
     group.add_argument(
         "--recipe",
@@ -55,14 +55,6 @@ def method(text: str) -> str:
     if text in METHODS or text == EVERY:
         return text
     raise argparse.ArgumentTypeError(f"{text!r}; allowed are {ALLOWED}")
-
-
-def assignment(text: str) -> tuple[str, str]:
-    """``NAME=VALUE``."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise argparse.ArgumentTypeError(f"{text!r}; write NAME=VALUE, such as steps=50")
-    return name.strip().replace("-", "_"), value.strip()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -92,19 +84,16 @@ def run(options: argparse.Namespace) -> int:
 
 def keywords(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of :func:`clip_tca.evaluate`."""
-    from clip_tca.evaluation.methods import parse_value
-
-    given = {name: getattr(options, name) for name in ("k", "balance", "solver", "micro_batch")}
-    chosen = {name: value for name, value in given.items() if value is not None} | dict(options.set or [])
     return {
         **shared.inputs(options),
         **({} if options.seed is None else {"seed": options.seed}),
         "methods": options.method or DEFAULT_METHODS,
-        "options": {name: parse_value(str(value)) for name, value in chosen.items()},
+        "options": shared.method_options(options),
         "setting": options.setting,
         "protocol": options.protocol,
         "batch_size": options.batch_size,
         "seeds": options.seeds,
         "profile": options.profile,
         "forgetting": options.forgetting,
+        "examples": options.examples,
     }

@@ -72,6 +72,31 @@ def add_prompts(command: argparse.ArgumentParser) -> None:
     group.add_argument("--class-names", metavar="raw|clean|FILE", help="default: clean; raw in --protocol watt")
 
 
+def add_method(group: argparse._ArgumentGroup) -> None:
+    """Options of the adapters."""
+    group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source")
+    group.add_argument("--balance", help="estimated, uniform, predicted, global or oracle (uses true labels)")
+    group.add_argument("--solver", help="monge, coral, gradient or mean")
+    group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}; write NAME=VALUE, such as steps=50")
+    return name.strip().replace("-", "_"), value.strip()
+
+
+def method_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given of the options of methods, as values."""
+    from clip_tca.evaluation.methods import parse_value
+
+    given = {name: getattr(options, name, None) for name in ("k", "balance", "solver", "micro_batch")}
+    chosen = {name: value for name, value in given.items() if value is not None} | dict(options.set or [])
+    return {name: parse_value(str(value)) for name, value in chosen.items()}
+
+
 def add_output(command: argparse.ArgumentParser) -> None:
     """Where the result goes."""
     group = command.add_argument_group("output")

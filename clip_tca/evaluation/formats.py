@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -98,20 +99,30 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
 }
 
 
+def visible(text: str) -> str:
+    """``text`` with line ends and other control characters written out."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+
+
 def printable(shown: Table) -> Table:
     """The table with line ends and other control characters in names written out."""
-
-    def clean(text: str) -> str:
-        return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-
-    sections = [(clean(name), [[clean(cell) for cell in row] for row in rows]) for name, rows in shown.sections]
-    title, head, notes = ([clean(line) for line in part] for part in (shown.title, shown.head, shown.notes))
+    sections = [(visible(name), [[visible(cell) for cell in row] for row in rows]) for name, rows in shown.sections]
+    title, head, notes = ([visible(line) for line in part] for part in (shown.title, shown.head, shown.notes))
     return Table(title, head, sections, notes)
+
+
+def as_json(content: dict[str, Any]) -> str:
+    """JSON with a line for each entry, but one for a whole list of numbers: a row of a confusion matrix.
+
+    No string of JSON holds a line end as it is, so what follows a bracket and a line end is never text.
+    """
+    text = json.dumps(content, indent=1)
+    return re.sub(r"\[\n[\s\d.,eE+-]*\]", lambda found: "[" + " ".join(found[0][1:-1].split()) + "]", text) + "\n"
 
 
 def render(records: list[dict[str, Any]], form: str) -> str:
     """Records in one of the formats: several are a list in JSON, and tables one after the other elsewhere."""
     if form == "json":
-        return json.dumps(records[0] if len(records) == 1 else {"records": records}, indent=1) + "\n"
+        return as_json(records[0] if len(records) == 1 else {"records": records})
     tables = [shown for record in records for shown in (table(record), *extra_tables(record))]
     return "\n".join(RENDERERS[form](printable(shown)) for shown in tables)

@@ -2,8 +2,9 @@
 
 The record is JSON: ``schema_version``, ``dataset``, ``protocol``, ``setting``, ``batch_size``, ``seeds``; ``data``
 (origin, counts, hash of the file list, differences from the published counts, bad images left out), ``model``,
-``prompts``, ``methods`` (all parameters, whether labels are used); ``rows``, one for each method, domain and seed;
-``versions``, ``commit`` and ``cost``. Everything that changes from run to run is in ``cost``.
+``prompts``, ``methods`` (all parameters, whether labels are used); ``rows``, one for each method, domain and seed, with
+accuracy by class and the ``confusion`` matrix (rows true, columns predicted); ``examples`` if asked for; ``versions``,
+``commit`` and ``cost``. Everything that changes from run to run is in ``cost``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tqdm import tqdm
 from clip_tca.checks import one_of, whole
 from clip_tca.device import choose_device
 from clip_tca.evaluation.base import Bases, Pairs, Plain
+from clip_tca.evaluation.examples import changed
 from clip_tca.evaluation.forgetting import forgetting as measure_forgetting
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.methods import Method, choose
@@ -39,6 +41,7 @@ def evaluate(
     seeds: int = 1,
     profile: bool = False,
     forgetting: str | None = None,
+    examples: int = 0,
     **inputs: Any,
 ) -> dict[str, Any]:
     """Zero-shot and adapted accuracy for each domain of a data set: the record that ``clip-tca eval`` prints.
@@ -53,6 +56,8 @@ def evaluate(
         seeds: Number of shuffles.
         profile: Also measure plain CLIP on the same batches, and what every method costs against it.
         forgetting: Also measure this source-like domain after adapting to each of the others.
+        examples: Also keep up to this many images of each kind whose prediction changed, for each method and domain
+            (see :mod:`clip_tca.evaluation.examples`).
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`. Class names
             are ``raw`` by default in the WATT protocol.
     """
@@ -68,6 +73,8 @@ def evaluate(
     for name, number in {"batch_size": batch_size, "seeds": seeds}.items():
         if not whole(number, 1):
             raise ValueError(f"{name}: {number!r}; a whole number of at least 1 is needed")
+    if not whole(examples, 0):
+        raise ValueError(f"examples: {examples!r}; a whole number of at least 0 is needed")
     if protocol == "watt":
         inputs.setdefault("class_names", "raw")
     source = Inputs(dataset, **inputs)
@@ -76,7 +83,10 @@ def evaluate(
     classifier = ZeroShotClassifier(embedded.data.text.to(device), embedded.data.scale)
     bases = Bases(embedded, device, batch_size, source.workers, source.progress)
     rows, cost = _rows(chosen, classifier, bases, about["data"]["classes"], (setting, protocol, seeds))
+    predictions = {(row["method"], row["domain"], row["seed"]): row.pop("predicted") for row in rows}
     extra: dict[str, Any] = {}
+    if examples:
+        extra["examples"] = changed(predictions, classifier, embedded, (protocol, batch_size), examples)
     if forgetting is not None:
         extra["forgetting"] = measure_forgetting(chosen, classifier, bases, forgetting)
     if profile:
@@ -178,13 +188,16 @@ def _row(predicted: Tensor, labels: Tensor, classes: list[str], divided_by: int)
     hit = predicted == labels
     images = torch.bincount(labels, minlength=len(classes)).tolist()
     correct = torch.bincount(labels[hit], minlength=len(classes)).tolist()
+    pairs = torch.bincount(labels * len(classes) + predicted, minlength=len(classes) ** 2)
     return {
         "correct": sum(correct),
         "images": len(labels),
         "divisor": divided_by,
         "accuracy": 100 * sum(correct) / divided_by,
+        "predicted": predicted,  # for examples; not part of the record
         "per_class": {
             name: {"correct": c, "images": n, "accuracy": 100 * c / n if n else None}
             for name, c, n in zip(classes, correct, images, strict=True)
         },
+        "confusion": pairs.view(len(classes), len(classes)).tolist(),
     }

@@ -1,0 +1,263 @@
+"""``clip-tca adapt``: adapt embeddings that are already there, at any size."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clip_tca.cli import options as shared
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from clip_tca.adapter import Adapter
+    from clip_tca.shelf.block import Kind
+    from clip_tca.shelf.job import Job, Tally
+    from clip_tca.shelf.shelf import Shelf
+    from clip_tca.shelf.texts import Texts
+
+METHODS = ("linear-tca", "linear-tca:paper", "mlp2-tca", "mlp3-tca", "conditional-tca")
+
+ABOUT = """\
+Adapt embeddings that are already there, in constant memory: one pass for the statistics, one for the map.
+
+EMBEDDINGS is a .npy, .npz, .safetensors, .parquet or Arrow file, a folder or a glob pattern of such shards, or - for
+rows on standard input, each its length as a 32-bit number and so many 32-bit floats, little-endian (implies --online).
+TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or with --model a list of class names.
+The output has the format and the shard names of the input; several processes: torchrun --nproc-per-node N -m clip_tca
+adapt …"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    command = commands.add_parser(
+        "adapt",
+        help="adapt embeddings from files or a stream",
+        allow_abbrev=False,
+        description=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("embeddings", nargs="?", metavar="EMBEDDINGS", help="file, folder, glob pattern or -")
+    command.add_argument("--column", metavar="NAME", help="array, tensor or list column with the embeddings")
+    command.add_argument("--hub-id", metavar="ID", help="instead: a data set on the hub, with --streaming")
+    command.add_argument("--streaming", action="store_true", help="take the data set as a stream, never whole")
+    command.add_argument("--revision", help="commit or tag on the hub")
+    command.add_argument("--split", default="train", help="of the data set on the hub (default: %(default)s)")
+    command.add_argument("--output", "-o", required=True, metavar="OUT", help="file or folder; - for standard output")
+    command.add_argument(
+        "--write", type=kinds, default=("embeddings",), metavar="KINDS", help="embeddings, labels, scores (of labels)"
+    )
+    command.add_argument("--dtype", choices=("float16", "float32"), help="of embeddings (default: that of the input)")
+    command.add_argument("--overwrite", action="store_true", help="replace an output of an earlier run")
+    command.add_argument("--drop-bad-rows", action="store_true", help="go on without rows of NaN or infinity")
+    command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
+    text = command.add_argument_group("class texts")
+    text.add_argument("--text", required=True, metavar="TEXT", help="text embeddings, or class names with --model")
+    text.add_argument("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
+    text.add_argument(
+        "--scale", type=number, metavar="S", help="logit scale (default: the file's or model's, else 100)"
+    )
+    text.add_argument("--model", help="open_clip model to encode class names with")
+    text.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
+    text.add_argument("--prompts", default="single", metavar="NAME|FILE", help="single, watt or a file of templates")
+    group = command.add_argument_group("adaptation")
+    group.add_argument("--method", choices=METHODS, default=METHODS[0], help="default: %(default)s")
+    shared.add_method(group)
+    group.add_argument("--online", action="store_true", help="one pass, in order, learning as it goes")
+    group.add_argument(
+        "--batch-size", type=shared.positive, default=128, metavar="N", help="of --online (default: 128)"
+    )
+    group.add_argument("--save-state", metavar="FILE", help="keep what was learned, for --load-state and export")
+    group.add_argument("--load-state", metavar="FILE", help="learn nothing: use what --save-state kept")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    command.set_defaults(run=run)
+
+
+def kinds(text: str) -> tuple[Kind, ...]:
+    """``embeddings,labels,scores``, or some of them."""
+    from clip_tca.shelf.block import KINDS
+
+    words = [word.strip() for word in text.split(",")]
+    if not words or any(word not in KINDS for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed are {', '.join(KINDS)}, with commas between them")
+    return tuple(kind for kind in KINDS if kind in words)
+
+
+def number(text: str) -> float:
+    """A positive number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}; a positive number is needed, such as 100")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Adapt, and say what was done."""
+    from clip_tca.processes import joined
+
+    with joined() as processes:
+        job, texts = processes.together(lambda: prepare(options, processes))
+        if options.embeddings == "-":
+            tally = stream(job, options, texts)
+        else:
+            tally = job.run(Path(options.output), options.overwrite, lambda tally: record(job, tally, options, texts))
+        if processes.first:
+            summary(job, tally, options)
+    return 0
+
+
+def prepare(options: argparse.Namespace, processes: Any) -> tuple[Job, Texts]:
+    """Everything that can go wrong before the first row is read."""
+    import numpy as np
+
+    from clip_tca.device import choose_device
+    from clip_tca.shelf.job import Job
+    from clip_tca.shelf.layout import lay_out
+
+    if (options.embeddings is None) == (options.hub_id is None):
+        raise ValueError(
+            "embeddings: name a file, a folder, a pattern or -; or a data set with --hub-id ID --streaming"
+        )
+    if options.hub_id is not None and not options.streaming:
+        raise ValueError("hub_id: embeddings on the hub are taken as a stream; add --streaming")
+    if options.embeddings == "-" and processes.size > 1:
+        raise ValueError("embeddings: standard input belongs to one process; start one, or give files")
+    device = choose_device(options.device)
+    shelf = open_source(options)
+    texts = read_texts(options, device)
+    if shelf.dim != texts.classifier.dim:
+        raise ValueError(
+            f"embeddings: dimension {shelf.dim}, but the class texts have {texts.classifier.dim}; "
+            "both must come from the same model"
+        )
+    fallback = "float16" if shelf.dtype == np.float16 else "float32"
+    layout = lay_out(shelf, Path(options.output), options.write, np.dtype(options.dtype or fallback))
+    batch = options.batch_size if options.online or options.embeddings == "-" else None
+    job = Job(
+        layout,
+        adapter(options, texts, device),
+        device,
+        fitted=options.load_state is not None,
+        batch=batch,
+        drop_bad=options.drop_bad_rows,
+        labels=None if options.labels is None else read_labels(Path(options.labels), texts.classifier.classes),
+        state=None if options.save_state is None else Path(options.save_state),
+        progress=True,
+        processes=processes,
+    )
+    job.check()
+    return job, texts
+
+
+def open_source(options: argparse.Namespace) -> Shelf:
+    """The shelf to read."""
+    from clip_tca.shelf.shelf import Shelf, open_shelf
+
+    if options.hub_id is not None:
+        from clip_tca.shelf.hub import open_hub
+
+        return open_hub(options.hub_id, options.revision, options.split, options.column)
+    if options.embeddings == "-":
+        from clip_tca.shelf.rows import RowStream
+
+        return Shelf([RowStream()], single=True)
+    return open_shelf(options.embeddings, options.column)
+
+
+def read_texts(options: argparse.Namespace, device: torch.device) -> Texts:
+    """The class texts."""
+    from clip_tca.shelf import texts
+
+    path = Path(options.text)
+    if options.model is None:
+        return texts.read_texts(path, options.text_column, options.scale, str(device))
+    from clip_tca.encoder import PRETRAINED, Encoder
+    from clip_tca.store import Store
+
+    store = Store()
+    encoder = Encoder(options.model, options.pretrained or PRETRAINED, str(device), "auto", store.models)
+    return texts.encode_texts(path, options.prompts, encoder, store, options.scale)
+
+
+def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> Adapter:
+    """New, or as it was saved."""
+    from clip_tca.evaluation.methods import choose
+
+    given = shared.method_options(options)
+    method = choose([options.method], given)[0]
+    made = method.adapter(texts.classifier)
+    if made is None or made.uses_labels:
+        raise ValueError("balance: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
+    if options.load_state is None:
+        return made
+    if given:
+        raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(given)}")
+    return type(made).load(options.load_state, texts.classifier, str(device))
+
+
+def read_labels(path: Path, classes: int) -> np.ndarray:
+    """True classes from ``.npy``, or a text file with one number a line."""
+    import numpy as np
+    import torch
+
+    from clip_tca.embeddings import check_labels
+
+    if not path.is_file():
+        raise FileNotFoundError(f"labels: {path} is not a file")
+    try:
+        if path.suffix.lower() == ".npy":
+            found = np.load(path, allow_pickle=False)
+        else:
+            found = np.array([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=np.int64)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"labels: {path} is not a list of whole numbers ({error})") from None
+    return check_labels(found, found.size, classes, torch.device("cpu")).numpy()
+
+
+def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
+    """Rows from standard input to standard output, or to a file that appears whole."""
+    from clip_tca.files import atomic, write_text
+    from clip_tca.shelf.rows import RowSink
+
+    units = job.layout.shelf.units()
+    if options.output == "-":
+        return job.pour(units, lambda _unit: RowSink(sys.stdout.buffer))
+    path = Path(options.output)
+    if path.exists() and path.is_file() and not options.overwrite:
+        raise ValueError(f"output: {path} exists; choose another name, or replace it: --overwrite")
+    with atomic(path) as part, part.open("wb") as file:
+        tally = job.pour(units, lambda _unit: RowSink(file))
+    if path.is_file():
+        write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, texts))
+    return tally
+
+
+def record(job: Job, tally: Tally, options: argparse.Namespace, texts: Texts) -> str:
+    """What was done, as JSON."""
+    from clip_tca.shelf.record import describe
+
+    return json.dumps(describe(job, tally, options.method, texts), indent=1) + "\n"
+
+
+def summary(job: Job, tally: Tally, options: argparse.Namespace) -> None:
+    """A few lines for people, on standard error if rows go to standard output."""
+    out = sys.stderr if options.output == "-" else sys.stdout
+    shards = len(job.layout.shelf.shards)
+    files = "" if job.layout.shelf.single else f" in {shards} {'shard' if shards == 1 else 'shards'}"
+    print(f"{tally.rows} rows of {job.layout.shelf.dim} dimensions{files}, {', '.join(job.layout.kinds)}", file=out)
+    if lost := sum(map(len, tally.bad.values())):
+        print(f"{lost} rows of NaN or infinity were left out (the record says which)", file=out)
+    if job.labels is not None and tally.rows:
+        before, after = (100 * count / tally.rows for count in (tally.right_before, tally.right))
+        print(f"accuracy (%): zero-shot {before:.2f}, {options.method} {after:.2f}", file=out)
+    if options.output != "-":
+        print(f"written: {options.output}", file=out)
+    if options.save_state is not None:
+        print(f"state: {options.save_state}", file=out)

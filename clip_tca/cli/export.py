@@ -1,0 +1,36 @@
+"""``clip-tca export``: a saved state as a linear classifier for other runtimes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from clip_tca.cli import options as shared
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    command = commands.add_parser(
+        "export",
+        help="a saved state as ONNX or as a linear layer",
+        description="Fold a saved LinearTCA or ConditionalTCA into a linear classifier: .onnx (needs the onnx extra), "
+        "or .safetensors with weight and bias for torch.nn.Linear.",
+    )
+    command.add_argument("state", metavar="STATE", help="what --save-state or an adapter's save wrote")
+    command.add_argument("--output", "-o", required=True, metavar="FILE", help="ends with .onnx or .safetensors")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file, and say what is in it."""
+    from clip_tca.export import export, load_head
+
+    shared.check_output(options)
+    head = load_head(Path(options.state))
+    export(head, Path(options.output))
+    classes, dim = head.weight.shape
+    unit = "of any length; the model scales them" if options.output.endswith(".onnx") else "of unit length"
+    print(
+        f"written: {options.output}: {dim} dimensions to {classes} classes; embeddings {unit if head.normalize else ''}"
+    )
+    return 0

@@ -1,0 +1,73 @@
+"""Gains over zero-shot as bars, a panel for each domain, all on one scale. Plain SVG.
+
+Places across are percentages and letters are not scaled, so a panel can be read at any width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clip_tca.report.markup import Content, Safe, signed, tag
+
+ROW, BAR, AXIS = 34, 9, 20
+"""Heights in pixels: of a method, of its bar, of the axis."""
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A bar: a method's name as it is shown, its gain in points, and whether it is an oracle."""
+
+    name: str
+    points: float
+    oracle: bool
+
+
+def gains(panels: dict[str, list[Gain]]) -> Safe:
+    """All panels, side by side where there is room."""
+    low, high = limits([bar.points for bars in panels.values() for bar in bars])
+    return tag("div", *[_panel(name, bars, low, high) for name, bars in panels.items()], class_="panels")
+
+
+def limits(values: Sequence[float]) -> tuple[float, float]:
+    """The scale: round numbers around all values and zero."""
+    reach = max([1.0, *map(abs, values)])
+    step = 10 ** math.floor(math.log10(reach))
+    step = step if reach / step >= 4 else step / 2
+    low, high = min([0.0, *values]), max([0.0, *values])
+    return math.floor(low / step) * step, max(math.ceil(high / step), 1) * step
+
+
+def _panel(name: str, bars: list[Gain], low: float, high: float) -> Safe:
+    def across(points: float) -> str:
+        return f"{100 * (points - low) / (high - low):.2f}%"
+
+    height = ROW * len(bars) + AXIS
+    shapes = [_text(tick, across(tick), height - 4, low, high) for tick in _ticks(low, high)]
+    zero = across(0)
+    for number, bar in enumerate(bars):
+        top = ROW * number
+        kind = "oracle" if bar.oracle else "gained" if bar.points >= 0 else "lost"
+        width = f"{100 * abs(bar.points) / (high - low):.2f}%"
+        shapes += [
+            tag("text", bar.name, x=0, y=top + 13, class_="name"),
+            tag("text", signed(bar.points), x="100%", y=top + 13, class_="value"),
+            tag("line", x1=zero, x2=zero, y1=top + 17, y2=top + 21 + BAR, class_="zero"),
+            tag("rect", x=across(min(0, bar.points)), y=top + 19, width=width, height=BAR, class_=f"bar {kind}"),
+        ]
+    told = ", ".join(f"{bar.name} {signed(bar.points)}" for bar in bars)
+    label = f"Gain over zero-shot on {name}, in points: {told}"
+    drawing = tag("svg", *shapes, width="100%", height=height, role="img", aria_label=label)
+    return tag("figure", tag("figcaption", name), drawing, class_="panel")
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """The ends of the scale and zero, unless one would stand on the other."""
+    return [0.0, *[end for end in (low, high) if abs(end) > 0.15 * (high - low)]]
+
+
+def _text(tick: float, x: str, y: int, low: float, high: float) -> Safe:
+    shown: Content = signed(tick, 0 if tick == round(tick) else 1)
+    kind = "start" if tick == low else "end" if tick == high else "middle"
+    return tag("text", shown if tick else "0", x=x, y=y, class_=f"tick {kind}")

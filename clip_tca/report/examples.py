@@ -1,0 +1,85 @@
+"""Images whose prediction changed: the fixed and the broken alike, with the count of all of each kind."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from clip_tca.report.markup import Safe, count, data_uri, join, tag
+from clip_tca.report.run import Run, Section
+
+TITLE = "Examples of changed predictions"
+KINDS = {
+    "fixed": ("Fixed", "wrong before, right now"),
+    "broken": ("Broken", "right before, wrong now"),
+    "still_wrong": ("Still wrong", "another wrong class"),
+}
+
+
+def changes(run: Run) -> Section:
+    """By method and domain."""
+    found = run.record.get("examples")
+    if not found or not found["groups"]:
+        return Section(TITLE, None, "none were kept: evaluate with --examples N to have them")
+    intro = (
+        f"Against zero-shot, in the first shuffle. Nobody picked them: of all images of a kind, in the order of the "
+        f"data set, up to {found['limit']} at even distances. The counts are of all images of the kind."
+    )
+    if run.record["data"]["origin"].get("kind") in ("embeddings", "synthetic"):
+        intro += " There are no pictures; an image is named by its position in its domain, from 0."
+    by_method: dict[str, list[dict[str, Any]]] = {}
+    for group in found["groups"]:
+        by_method.setdefault(group["method"], []).append(group)
+    parts = [
+        tag("details", tag("summary", _summary(run, method, groups)), *map(_domain, groups), open=number == 0)
+        for number, (method, groups) in enumerate(by_method.items())
+    ]
+    return Section(TITLE, join(tag("p", intro, class_="lead"), *parts))
+
+
+def _summary(run: Run, method: str, groups: list[dict[str, Any]]) -> Safe:
+    totals = {kind: sum(group["counts"][kind] for group in groups) for kind in KINDS}
+    told = ", ".join(f"{totals[kind]:,} {words[0].lower()}" for kind, words in KINDS.items())
+    return join(run.shown(method), " ", tag("span", told, class_="aside"))
+
+
+def _domain(group: dict[str, Any]) -> Safe:
+    return tag(
+        "section",
+        tag("h4", group["domain"]),
+        tag("div", *[_kind(group, kind) for kind in KINDS], class_="kinds"),
+        class_="changed",
+    )
+
+
+def _kind(group: dict[str, Any], kind: str) -> Safe:
+    name, meaning = KINDS[kind]
+    total, kept = group["counts"][kind], group[kind]
+    title = tag("h5", f"{name}: {total:,}", " ", tag("span", meaning, class_="aside"))
+    if not kept:
+        return tag("div", title, tag("p", "none", class_="aside"), class_=f"kind {kind}")
+    shown = tag("ul", *[tag("li", _image(image)) for image in kept], class_="thumbs")
+    more = "" if total == len(kept) else f"{count(len(kept), 'image', 'images')} of {total:,}"
+    return tag("div", title, shown, tag("p", more, class_="aside") if more else None, class_=f"kind {kind}")
+
+
+def _image(image: dict[str, Any]) -> Safe:
+    name = image.get("name") or f"image {image['position']}"
+    words = [
+        tag("span", "true ", tag("b", image["true"])),
+        tag("span", image["before"], " → ", image["after"]),
+    ]
+    return tag("figure", _picture(image, name), tag("figcaption", *words), title=name)
+
+
+def _picture(image: dict[str, Any], name: str) -> Safe:
+    """The thumbnail, if it is a JPEG in base64 and nothing else; otherwise the image's place in its domain."""
+    try:
+        content = base64.b64decode(image.get("thumbnail") or "", validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        content = b""
+    if not content.startswith(b"\xff\xd8\xff"):
+        return tag("span", f"no. {image['position']}", class_="blank")
+    alt = f"{name}: a {image['true']}, called {image['before']} before and {image['after']} after"
+    return tag("img", src=data_uri("image/jpeg", content), alt=alt, loading="lazy", decoding="async")

@@ -1,0 +1,60 @@
+"""HTML by small functions. Whatever is not :class:`Safe` is text from somewhere else, and is escaped."""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+
+from clip_tca.evaluation.formats import visible
+
+VOID = ("img", "meta")
+
+
+class Safe(str):
+    """Markup that this package made: it goes into a page as it is."""
+
+    __slots__ = ()
+
+
+Content = Safe | str | int | float | None
+Attribute = str | int | float | bool | None
+
+
+def text(value: Content) -> Safe:
+    """A value as markup: escaped, with control characters and broken Unicode written out; None is nothing."""
+    if isinstance(value, Safe):
+        return value
+    return Safe("" if value is None else escape(visible(str(value)), quote=True))
+
+
+def join(*parts: Content) -> Safe:
+    """Parts one after the other."""
+    return Safe("".join(map(text, parts)))
+
+
+def tag(name: str, *content: Content, **attributes: Attribute) -> Safe:
+    """An element. ``class_`` is ``class``, ``aria_label`` is ``aria-label``; True is a bare attribute, None is none."""
+    words = [name]
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        spelled = key.rstrip("_").replace("_", "-")
+        words.append(spelled if value is True else f'{spelled}="{text(value)}"')
+    inner = "" if name in VOID else f"{join(*content)}</{name}>"
+    return Safe(f"<{' '.join(words)}>{inner}")
+
+
+def data_uri(kind: str, content: bytes) -> str:
+    """Bytes as an address: base64 has no letter that could end an attribute."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def count(number: int, singular: str, plural: str) -> str:
+    """``1 class``, ``2 classes``."""
+    return f"{number:,} {singular if number == 1 else plural}"
+
+
+def signed(number: float, digits: int = 2) -> str:
+    """A change: ``+0.36``, ``−0.36``, ``0.00``."""
+    shown = f"{number:+.{digits}f}"
+    return shown[1:] if float(shown) == 0 else shown.replace("-", "−")

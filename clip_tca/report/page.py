@@ -1,0 +1,112 @@
+"""The page: sections in order, a way to reach them, and nothing that is not in this one file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+
+from clip_tca.evaluation.table import comparison
+from clip_tca.report.accuracy import accuracy, domain_gains, headline
+from clip_tca.report.classes import class_changes
+from clip_tca.report.confusion import confusions
+from clip_tca.report.cost import costs
+from clip_tca.report.examples import changes
+from clip_tca.report.markup import Content, Safe, data_uri, join, tag
+from clip_tca.report.run import Run
+from clip_tca.report.setup import facts, setup
+from clip_tca.report.sources import Sources
+from clip_tca.report.studies import study
+from clip_tca.report.tables import from_plain
+
+SECTIONS = (accuracy, domain_gains, class_changes, confusions, changes, costs, setup)
+
+Links = list[tuple[str, str]]
+"""Anchors and their titles."""
+
+
+def page(sources: Sources) -> str:
+    """The whole document."""
+    style, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    names = dict.fromkeys(str(run.record["dataset"]) for run in sources.runs)
+    links: Links = []
+    parts = _parts(sources, links)
+    contents = tag("ul", *[tag("li", tag("a", name, href=f"#{anchor}")) for anchor, name in links])
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy(script)),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name_="color-scheme", content="light dark"),
+        tag("title", f"clip-tca report: {', '.join(names) or 'studies'}"),
+        tag("style", Safe(style)),
+    )
+    body = join(
+        tag("a", "Skip to the results", href="#main", class_="skip"),
+        tag("header", tag("h1", "clip-tca report"), tag("nav", contents, aria_label="Contents")),
+        tag("main", *parts, id="main"),
+        tag("script", Safe(script)),
+    )
+    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
+
+
+def policy(script: str) -> str:
+    """What a browser may load: our own script by its hash, inline styles, and pictures that are in the page."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+def _parts(sources: Sources, links: Links) -> list[Content]:
+    """Runs, studies and files in turn; ``links`` gets the way to each, and to the sections of a run that is alone."""
+    parts: list[Content] = []
+    runs = sources.runs
+    if len(runs) > 1:
+        tables = comparison({run.label: run.record for run in runs})
+        parts.append(_part("All runs", join(*map(from_plain, tables)), links))
+    for run in runs:
+        name = f"{run.record['dataset']}: {run.record['setting']}, protocol {run.record['protocol']}"
+        inner: Links = []
+        parts.append(_part(name if len(runs) == 1 else f"{run.label} — {name}", _run(run, len(links), inner), links))
+        if len(runs) == 1:
+            links[-1:] = inner
+    parts += [_part(shown.title, study(shown), links) for shown in sources.studies]
+    parts.append(_part("Records", _downloads(sources.files), links))
+    return parts
+
+
+def _part(title: str, body: Safe, links: Links) -> Safe:
+    links.append((f"part-{len(links) + 1}", title))
+    return tag("section", tag("h2", title), body, id=links[-1][0])
+
+
+def _run(run: Run, number: int, links: Links) -> Safe:
+    """One run: the finding, then its sections; those it has no data for are named at the end."""
+    try:
+        top, sections = [headline(run), facts(run)], [make(run) for make in SECTIONS]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{run.label}: not a whole record of clip-tca eval ({reason}); evaluate again") from None
+    parts: list[Content] = [*top]
+    missing = []
+    for section in sections:
+        if section.body is None:
+            missing.append(tag("li", f"{section.title}: {section.why}."))
+            continue
+        links.append((f"run-{number + 1}-{len(links) + 1}", section.title))
+        parts.append(tag("section", tag("h3", section.title), section.body, id=links[-1][0]))
+    if missing:
+        parts.append(tag("div", tag("h3", "Left out"), tag("ul", *missing), class_="missing"))
+    return join(*parts)
+
+
+def _downloads(files: list[tuple[str, bytes]]) -> Safe:
+    intro = tag("p", "Every number on this page comes from these files; each is whole in here.", class_="lead")
+    items = [
+        tag(
+            "li",
+            tag("a", f"Download {name}", href=data_uri("application/json", content), download=name),
+            " ",
+            tag("span", f"{len(content) / 1000:,.0f} kB", class_="aside"),
+        )
+        for name, content in files
+    ]
+    return join(intro, tag("ul", *items, class_="downloads"))

@@ -1,0 +1,61 @@
+"""Reading a shelf unit by unit, with an eye on rows that can't be used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clip_tca.shelf.block import ROWS, Block
+from clip_tca.shelf.shelf import Shelf, Unit
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A block without its bad rows.
+
+    Attributes:
+        unit: That it belongs to.
+        block: The rows; may be none at all.
+        bad: Numbers, in their shard, of rows left out.
+        read: Number of rows read.
+        last: Whether the unit ends here.
+    """
+
+    unit: Unit
+    block: Block
+    bad: np.ndarray
+    read: int
+    last: bool
+
+    def truth(self, labels: np.ndarray) -> np.ndarray:
+        """The labels of the block's rows, out of those of all rows."""
+        numbers = np.setdiff1d(self.block.first + np.arange(self.read), self.bad)
+        found: np.ndarray = labels[self.unit.first - self.unit.start + numbers]
+        return found
+
+
+def pieces(shelf: Shelf, units: list[Unit], drop_bad: bool, rows: int = ROWS) -> Iterator[Piece]:
+    """All blocks of ``units``.
+
+    Raises:
+        ValueError: For NaN or infinity, with file and row, unless ``drop_bad``.
+    """
+    for unit in units:
+        shard = shelf.shards[unit.shard]
+        held: Piece | None = None
+        for block in shard.blocks(unit.start, unit.stop, rows):
+            if held is not None:
+                yield held
+            bad = block.bad()
+            if len(bad) and not drop_bad:
+                shown = ", ".join(map(str, (block.first + bad[:5]).tolist())) + (", …" if len(bad) > 5 else "")
+                raise ValueError(
+                    f"{shard.path}: NaN or infinity in row {shown}; mend it, or go on without: --drop-bad-rows"
+                )
+            kept = block.without(bad) if len(bad) else block
+            held = Piece(unit, kept, block.first + bad, len(block), False)
+        nothing = np.zeros(0, np.int64)
+        empty = Piece(unit, Block(np.zeros((0, shelf.dim), shelf.dtype), unit.start), nothing, 0, True)
+        yield empty if held is None else replace(held, last=True)

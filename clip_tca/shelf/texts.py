@@ -1,0 +1,95 @@
+"""Class texts for embeddings that are already there: from a file of text embeddings, or names and prompts to encode."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from clip_tca.files import sha256
+from clip_tca.shelf.arrays import damaged
+from clip_tca.zero_shot import ZeroShotClassifier
+
+USUAL = ("text", "texts", "text_embeds", "text_embeddings", "text_emb", "embeddings", "arr_0", "text.single")
+SCALE = 100.0
+"""Logit scale where nothing else is known: that of OpenAI's CLIP."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The classifier, with where it came from.
+
+    Attributes:
+        classifier: g.
+        classes: Class names, if they are known.
+        about: For the record.
+    """
+
+    classifier: ZeroShotClassifier
+    classes: list[str] | None
+    about: dict[str, Any]
+
+
+def read_texts(path: Path, name: str | None, scale: float | None, device: str) -> Texts:
+    """Text embeddings ``(c, d)`` or ``(templates, c, d)`` from ``.npy``, ``.npz`` or ``.safetensors``.
+
+    Args:
+        path: The file.
+        name: Array or tensor in it; None looks for the usual names.
+        scale: Logit scale; None takes that of the file, else 100.
+        device: Where to compute.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"text: {path} is not a file; give text embeddings, or class names with --model")
+    if path.suffix.lower() not in (".npy", ".npz", ".safetensors"):
+        raise ValueError(
+            f"text: {path}; allowed are text embeddings (.npy, .npz, .safetensors), or class names with --model"
+        )
+    try:
+        found, metadata = _arrays(path)
+        known = float(metadata.get("scale", SCALE))
+        classes = json.loads(metadata.get("classes", "null"))
+    except Exception as error:  # whatever a reader says of a file that is not what its name says
+        raise damaged(path, error) from None
+    names = [key for key, array in found.items() if array.ndim in (2, 3) and array.dtype.kind == "f"]
+    key = name or next((one for one in USUAL if one in names), names[0] if len(names) == 1 else "")
+    if key not in names:
+        raise ValueError(f"{path}: which holds the class texts? there are {', '.join(names)}; use --text-column")
+    classifier = ZeroShotClassifier(torch.from_numpy(found[key]).to(device), scale or known)
+    about = {"file": path.name, "name": key, "sha256": sha256(path), "scale": classifier.scale}
+    return Texts(classifier, classes, {**about, "classes": classifier.classes})
+
+
+def _arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Everything in a small file, with its metadata."""
+    if path.suffix.lower() == ".safetensors":
+        with safe_open(str(path), "pt") as file:
+            return {key: file.get_tensor(key).float().numpy() for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    content = np.load(path, allow_pickle=False)
+    return ({"text": content} if isinstance(content, np.ndarray) else dict(content)), {}
+
+
+def encode_texts(path: Path, prompts: str, encoder: Any, store: Any, scale: float | None) -> Texts:
+    """Class names, one a line as in :mod:`clip_tca.prompts`, put into prompts and encoded."""
+    from clip_tca.embed import Embedder
+    from clip_tca.prompts import load_prompts, read_classes
+
+    names = list(read_classes(path).values())
+    chosen = load_prompts(prompts, names)
+    text = Embedder(encoder, store).texts(chosen)
+    classifier = ZeroShotClassifier(text.to(encoder.device), scale or encoder.scale)
+    about = {
+        "file": path.name,
+        "classes": len(names),
+        "scale": classifier.scale,
+        "prompts": chosen.name,
+        "texts_sha256": chosen.fingerprint(),
+        "model": encoder.identity.model,
+        "weights": encoder.identity.weights,
+    }
+    return Texts(classifier, names, about)
