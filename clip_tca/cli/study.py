@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from clip_tca.cli import options as shared
-from clip_tca.cli.evaluate import assignment
 from clip_tca.studies import NAMES
 
 
@@ -26,7 +25,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group = command.add_argument_group("study")
     group.add_argument("--reference", metavar="DOMAIN", help="the source-like domain (default: photo, if there is one)")
     group.add_argument(
-        "--set", action="append", type=assignment, metavar="NAME=VALUE", help="an option of the study; several as A,B"
+        "--set",
+        action="append",
+        type=shared.assignment,
+        metavar="NAME=VALUE",
+        help="an option of the study; several as A,B",
     )
     group.add_argument("--output", "-o", metavar="PREFIX", help="write PREFIX.json, PREFIX.svg and PREFIX.png")
     group.add_argument("--no-figure", action="store_true", help="write the record only; needs no matplotlib")
