@@ -6,6 +6,15 @@ imported when they are asked for, so that the names alone cost nothing.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clip_tca.studies.base import Study
+    from clip_tca.studies.runner import run_study, save_study
+
+__all__ = ["NAMES", "run_study", "save_study", "study_class"]
+
 NAMES = (
     "certainty",
     "alignment",
@@ -19,3 +28,20 @@ NAMES = (
     "map",
 )
 """A study lives in the module of its name, with underscores."""
+
+
+def study_class(name: str) -> type[Study]:
+    """The class of a study: ``TestSize`` in ``clip_tca.studies.test_size`` for ``test-size``."""
+    if name not in NAMES:
+        raise ValueError(f"study: {name!r}; allowed are {', '.join(NAMES)}")
+    words = name.split("-")
+    found: type[Study] = getattr(
+        import_module(f"clip_tca.studies.{'_'.join(words)}"), "".join(word.capitalize() for word in words)
+    )
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("run_study", "save_study"):
+        raise AttributeError(f"module 'clip_tca.studies' has no attribute {name!r}")
+    return getattr(import_module("clip_tca.studies.runner"), name)

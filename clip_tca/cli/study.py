@@ -1,0 +1,83 @@
+"""``clip-tca study``: the paper's figures and analysis tables on any data set, from stored embeddings."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from clip_tca.cli import options as shared
+from clip_tca.studies import NAMES
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    command = commands.add_parser(
+        "study",
+        help="the paper's figures and analyses, on any data set",
+        allow_abbrev=False,
+        description="Measure one study and print what was found; with --output also its record and its figure. "
+        "Without a name: list the studies.",
+    )
+    command.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    shared.add_data(command, required=False)
+    shared.add_model(command)
+    shared.add_prompts(command)
+    group = command.add_argument_group("study")
+    group.add_argument("--reference", metavar="DOMAIN", help="the source-like domain (default: photo, if there is one)")
+    group.add_argument(
+        "--set",
+        action="append",
+        type=shared.assignment,
+        metavar="NAME=VALUE",
+        help="an option of the study; several as A,B",
+    )
+    group.add_argument("--output", "-o", metavar="PREFIX", help="write PREFIX.json, PREFIX.svg and PREFIX.png")
+    group.add_argument("--no-figure", action="store_true", help="write the record only; needs no matplotlib")
+    command.set_defaults(run=run, parser=command)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print the finding, write the files."""
+    if options.name is None:
+        return listed()
+    from clip_tca.studies import run_study, save_study, study_class
+    from clip_tca.studies.runner import check_matplotlib, outputs
+
+    study = study_class(options.name)
+    if study.needs_data and options.dataset is None:
+        options.parser.error(f"{options.name} needs --dataset; data sets are {', '.join(shared.DATASETS)}")
+    if options.output is not None:
+        if not options.no_figure:
+            check_matplotlib()
+        for path in outputs(options.output, not options.no_figure).values():
+            shared.check_output(argparse.Namespace(output=str(path)))
+    given = {name: values(text) for name, text in options.set or []}
+    inputs = shared.inputs(options) if study.needs_data else {}
+    record = run_study(options.name, options.dataset, reference=options.reference, options=given, **inputs)
+    written = [] if options.output is None else save_study(record, options.output, not options.no_figure)
+    where = f" on {record['dataset']}" if record["dataset"] else ""
+    where += f", source-like domain {record['reference']}" if record["reference"] else ""
+    print(f"{options.name}{where}: {record['title']} (paper: {record['paper']})")
+    for line in record["finding"]:
+        print(f"  {line}")
+    for path in written:
+        print(f"written: {path}")
+    return 0
+
+
+def values(text: str) -> Any:
+    """``3``, ``0.5``, ``auto``, or several as ``1,4,16``."""
+    from clip_tca.evaluation.methods import parse_value
+
+    return [parse_value(part.strip()) for part in text.split(",")] if "," in text else parse_value(text)
+
+
+def listed() -> int:
+    """Every study with the question it answers and where it is in the paper."""
+    from clip_tca.studies import study_class
+
+    for name in NAMES:
+        study = study_class(name)
+        data = "" if study.needs_data else "; makes its own data"
+        print(f"{name:14}{study.summary}\n{'':14}{study.paper}{data}")
+    return 0

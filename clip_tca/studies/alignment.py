@@ -1,0 +1,132 @@
+"""Theorem 2: as W aligns the test embeddings with the pseudo-source, do they come closer to the source, and better?
+
+W starts at the identity and follows the gradient steps of LinearTCA (Adam on ‖WᵀΣ_tW − Σ̂_s‖²_F). After each step:
+correlation distance of WᵀΣ_tW to the pseudo-source and to the source (the reference domain), and accuracy of
+(z − μ_t)W + μ̂_s. Labels only score. The mean is moved from the start, so step 0 is not yet zero-shot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clip_tca.alignment import gradient
+from clip_tca.checks import check_number, check_rate
+from clip_tca.embeddings import exact
+from clip_tca.statistics import coral_distance, covariance
+from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.correlation import r_squared, spearman
+from clip_tca.studies.domains import accuracy, present, shifted, source
+from clip_tca.tca import LinearTCA
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Alignment(Study):
+    """Distances and accuracy along the steps of W."""
+
+    name = "alignment"
+    summary = "Does aligning with the pseudo-source bring the source closer, and accuracy up?"
+    paper = "Theorem 2 and corollary 3, figure 3b"
+    needs_reference = True
+
+    def __init__(self, *, steps: int = 20, every: int = 1, lr: float = 1e-3) -> None:
+        """Measure after ``every`` step of ``steps``, at learning rate ``lr``."""
+        check_number("steps", steps, 2, whole=True)
+        check_number("every", every, 1, steps // 2, whole=True)
+        check_rate("lr", lr)
+        self.steps, self.every, self.lr = steps, every, lr
+
+    def measure(self, subject: Subject | None) -> dict[str, Any]:
+        """Both distances and accuracy along the way, and how they go together."""
+        subject = present(subject)
+        g, target = subject.classifier, covariance(source(subject)[0])
+        domains: dict[str, Any] = {}
+        for name, z, y in shifted(subject):
+            tca = LinearTCA(g, solver="gradient", steps=0).fit(z)
+            centred, sigma, wanted = exact(z) - tca.mean_, tca.covariance_, tca.pseudo_source_covariance_
+            points = []
+            for step in range(0, self.steps + 1, self.every):
+                w = gradient(sigma, wanted, step, self.lr)
+                moved = w.T @ sigma @ w
+                points.append(
+                    {
+                        "step": step,
+                        "to_pseudo_source": float(coral_distance(moved, wanted)),
+                        "to_source": float(coral_distance(moved, target)),
+                        "accuracy": accuracy(g.predict(centred @ w + tca.pseudo_source_mean_), y),
+                    }
+                )
+            to_pseudo, to_source, right = (
+                [point[key] for point in points] for key in ("to_pseudo_source", "to_source", "accuracy")
+            )
+            domains[name] = {
+                "points": points,
+                "zero_shot": accuracy(g.predict(z), y),
+                "pseudo_source_to_source": float(coral_distance(wanted, target)),
+                "source": {"spearman": spearman(to_pseudo, to_source), "r_squared": r_squared(to_pseudo, to_source)},
+                "accuracy": {"spearman": spearman(to_pseudo, right), "r_squared": r_squared(to_pseudo, right)},
+            }
+        return {"reference": subject.reference, "domains": domains}
+
+    def draw(self, results: dict[str, Any], figure: Figure) -> None:
+        """The path of each domain, from the open marker to the large one."""
+        from clip_tca.studies.drawing import GREY, label, legend_below, magnitude, panels, series
+
+        unit, times = magnitude([point["to_source"] for of in results["domains"].values() for point in of["points"]])
+        titles = ["Correlation distance to the source", "Accuracy against zero-shot"]
+        left, right = panels(figure, titles, 3.5, 2)
+        for i, (name, found) in enumerate(results["domains"].items()):
+            start = found["points"][0]["to_pseudo_source"] or 1.0
+            x = [100 * point["to_pseudo_source"] / start for point in found["points"]]
+            gain = [point["accuracy"] - found["zero_shot"] for point in found["points"]]
+            look = {**series(i), "markersize": 4}
+            for panel, y in ((left, [point["to_source"] / unit for point in found["points"]]), (right, gain)):
+                said = f"{label(name)} ({_rho(found['source'])}, {_rho(found['accuracy'])})"
+                panel.plot(x, y, label=said, linewidth=1.2, **look)
+                panel.plot(x[:1], y[:1], color=look["color"], marker=look["marker"], markersize=9, fillstyle="none")
+                panel.plot(x[-1:], y[-1:], color=look["color"], marker=look["marker"], markersize=9)
+        left.set_ylabel(r"$\|W^T\Sigma_tW-\Sigma_{source}\|_F^2\,/\,4d^2$" + times)
+        right.set_ylabel("points of accuracy")
+        right.axhline(0, color=GREY, linestyle=(0, (4, 3)), linewidth=1.4, label="zero-shot")
+        for panel in (left, right):
+            panel.invert_xaxis()
+            panel.set_xlabel("distance to the pseudo-source, % of that at step 0")
+        left.set_ylim(bottom=0)
+        steps = results["domains"][next(iter(results["domains"]))]["points"][-1]["step"]
+        right.plot([], [], "o", color=GREY, markersize=9, fillstyle="none", label="W is the identity")
+        right.plot([], [], "o", color=GREY, markersize=9, label=f"after {steps} steps")
+        legend_below(figure, right, 3, "In brackets: Spearman of x and y, left and right")
+
+    def describe(self, results: dict[str, Any]) -> list[str]:
+        """How distances and accuracy went together, domain by domain."""
+        lines = []
+        for name, found in results["domains"].items():
+            first, last = found["points"][0], found["points"][-1]
+            lines.append(
+                f"{name}: distance to the pseudo-source {_change(first, last, 'to_pseudo_source')}, to "
+                f"{results['reference']} {_change(first, last, 'to_source')} (Spearman {_pair(found['source'])}); "
+                f"accuracy {first['accuracy']:.2f} to {last['accuracy']:.2f} %, zero-shot {found['zero_shot']:.2f} % "
+                f"(Spearman {_pair(found['accuracy'])})."
+            )
+        both = [
+            name
+            for name, found in results["domains"].items()
+            if found["points"][-1]["to_source"] < found["points"][0]["to_source"]
+            and found["points"][-1]["accuracy"] > found["zero_shot"]
+        ]
+        count = f"{len(both)} of {len(results['domains'])} domains"
+        lines.append(f"Closer to the source and better than zero-shot at the last step: {count}.")
+        return lines
+
+
+def _change(first: dict[str, float], last: dict[str, float], key: str) -> str:
+    return f"{100 * (last[key] / first[key] - 1):+.0f} %" if first[key] else "0"
+
+
+def _rho(found: dict[str, float | None]) -> str:
+    return "undefined" if found["spearman"] is None else f"{found['spearman']:+.2f}"
+
+
+def _pair(found: dict[str, float | None]) -> str:
+    return _rho(found) + ("" if found["r_squared"] is None else f", R² {found['r_squared']:.2f}")

@@ -1,0 +1,113 @@
+"""Theorem 1: are the more certain embeddings closer to the source in their correlation?
+
+The embeddings of a domain are sorted by uncertainty ω = ‖onehot(argmax p) − p‖² and cut into groups of equal size.
+For each group: mean uncertainty, and the correlation distance ‖Σ_group − Σ_source‖²_F / 4d², where the reference domain
+stands for the source. The covariance of a few hundred rows is noisy, so the distance of as many rows of the source
+itself, drawn at random, is measured too: nothing of that size can be expected to come closer.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clip_tca.checks import check_number
+from clip_tca.pseudo_source import uncertainty
+from clip_tca.statistics import coral_distance, covariance
+from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.correlation import spearman
+from clip_tca.studies.domains import accuracy, present, shifted, shuffled, source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Certainty(Study):
+    """Groups by uncertainty against the correlation distance to the source."""
+
+    name = "certainty"
+    summary = "Are certain embeddings closer to the source?"
+    paper = "Theorem 1, figure 3a"
+    needs_reference = True
+
+    def __init__(self, *, groups: int = 10) -> None:
+        """Cut each domain into ``groups`` groups of equal size."""
+        check_number("groups", groups, 3, whole=True)
+        self.groups = groups
+
+    def measure(self, subject: Subject | None) -> dict[str, Any]:
+        """Uncertainty, distance, accuracy and class mixture of each group, and Spearman's coefficient over groups."""
+        subject = present(subject)
+        g, (there, _) = subject.classifier, source(subject)
+        target = covariance(there)
+        domains: dict[str, Any] = {}
+        for name, z, y in shifted(subject):
+            if len(z) < 2 * self.groups:
+                raise ValueError(f"{name}: {len(z)} images; {self.groups} groups need at least {2 * self.groups}")
+            p = g.log_probabilities(z).exp()
+            score, predicted = uncertainty(p), p.argmax(dim=1)
+            rows = []
+            for part in score.argsort(stable=True).tensor_split(self.groups):
+                rows.append(
+                    {
+                        "images": len(part),
+                        "uncertainty": float(score[part].mean()),
+                        "distance": float(coral_distance(covariance(z[part]), target)),
+                        "accuracy": accuracy(predicted[part], y[part]),
+                        "largest_class_share": float(torch.bincount(predicted[part]).max() / len(part)),
+                    }
+                )
+            size = min(len(z) // self.groups, len(there))
+            samples = [there[shuffled(len(there), seed, there.device)[:size]] for seed in range(5)]
+            domains[name] = {
+                "groups": rows,
+                "spearman": spearman([row["uncertainty"] for row in rows], [row["distance"] for row in rows]),
+                "source_sample_distance": fmean(float(coral_distance(covariance(s), target)) for s in samples),
+            }
+        return {"reference": subject.reference, "domains": domains}
+
+    def draw(self, results: dict[str, Any], figure: Figure) -> None:
+        """Distance by group, uncertainty by group."""
+        from clip_tca.studies.drawing import COLOURS, GREY, label, legend_below, magnitude, panels, series
+
+        unit, times = magnitude([row["distance"] for found in results["domains"].values() for row in found["groups"]])
+        left, right = panels(figure, ["Correlation distance to the source", "Mean uncertainty"], 3.3, 2)
+        for i, (name, found) in enumerate(results["domains"].items()):
+            numbers = range(1, len(found["groups"]) + 1)
+            rho = "undefined" if found["spearman"] is None else f"{found['spearman']:+.2f}"
+            left.plot(
+                numbers,
+                [row["distance"] / unit for row in found["groups"]],
+                label=f"{label(name)} (Spearman {rho})",
+                **series(i),
+            )
+            floor = found["source_sample_distance"] / unit
+            left.axhline(floor, color=COLOURS[i % len(COLOURS)], linestyle=":", linewidth=1.3)
+            right.plot(numbers, [row["uncertainty"] for row in found["groups"]], **series(i))
+        left.plot([], [], color=GREY, linestyle=":", linewidth=1.3, label="source sample of that size")
+        left.set_ylim(bottom=0)
+        left.set_ylabel(r"$\|\Sigma_{group}-\Sigma_{source}\|_F^2\,/\,4d^2$" + times)
+        right.set_ylabel(r"$\|onehot(p)-p\|^2$")
+        for panel in (left, right):
+            panel.set_xlabel("group, from most to least certain")
+            panel.set_xticks(range(1, max(len(found["groups"]) for found in results["domains"].values()) + 1))
+        legend_below(figure, left, 2)
+
+    def describe(self, results: dict[str, Any]) -> list[str]:
+        """Whether the theorem shows, domain by domain."""
+        lines = []
+        for name, found in results["domains"].items():
+            first, last, rho = found["groups"][0], found["groups"][-1], found["spearman"]
+            said = "undefined" if rho is None else f"{rho:+.2f}"
+            lines.append(
+                f"{name}: most certain group {first['distance']:.3g} from {results['reference']} "
+                f"({100 * first['largest_class_share']:.0f} % of it one predicted class), least certain "
+                f"{last['distance']:.3g} ({100 * last['largest_class_share']:.0f} %); Spearman of uncertainty and "
+                f"distance {said}."
+            )
+        holds = [name for name, found in results["domains"].items() if (found["spearman"] or 0) > 0.6]
+        count = f"{len(holds)} of {len(results['domains'])} domains"
+        lines.append(f"More certain is closer to the source (Spearman above 0.6) in {count}.")
+        return lines

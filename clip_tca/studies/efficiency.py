@@ -1,0 +1,165 @@
+"""Efficiency: seconds and memory of each method, beside those of plain CLIP where there are pictures.
+
+A base method on the image tower embeds the images itself; everything else comes on top of plain CLIP. Methods that see
+pictures see ``pictures`` of each domain, the others the whole domain. Each method first runs on one batch that does not
+count. Memory is what a method needed at most beyond what was there before: exact on CUDA; on a CPU sampled from the
+resident memory, which does not grow where freed memory is used again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from clip_tca.checks import check_whole
+from clip_tca.evaluation.base import Bases, Pairs, Plain
+from clip_tca.evaluation.memory import PeakMemory
+from clip_tca.evaluation.methods import Method, choose
+from clip_tca.evaluation.protocols import Clock, order, predict
+from clip_tca.evaluation.runner import Cost
+from clip_tca.methods import base_method
+from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.domains import accuracy, names, on, present
+from clip_tca.studies.forgetting import ALLOWED, CHEAP
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Efficiency(Study):
+    """Milliseconds for each image, and extra memory, by method."""
+
+    name = "efficiency"
+    summary = "What does adaptation cost?"
+    paper = "Efficiency, tables 2 and 3, figure 1b"
+
+    def __init__(
+        self, *, methods: str | list[str] | tuple[str, ...] = CHEAP, batch_size: int = 128, pictures: int = 256
+    ) -> None:
+        """Methods that see pictures see ``pictures`` of each domain, ``batch_size`` at a time."""
+        self.methods = names("methods", methods, ALLOWED)
+        check_whole("batch_size", batch_size)
+        check_whole("pictures", pictures)
+        self.batch_size, self.pictures = batch_size, pictures
+
+    def measure(self, subject: Subject | None) -> dict[str, Any]:
+        """Time, memory and accuracy of every method; plain CLIP's time and memory where there are pictures."""
+        subject = present(subject)
+        device = subject.classifier.text.device
+        bases = Bases(subject.embedded, device, self.batch_size, None, subject.progress)
+        methods = {method.name: self._method(method, subject, bases) for method in choose(self.methods, {})}
+        plain = None if subject.embedded.pictures is None else self._plain(subject, bases)
+        zero_shot = [
+            accuracy(subject.classifier.predict(on(subject, z)), on(subject, y)) for z, y in subject.shifted.values()
+        ]
+        return {
+            "device": device.type,
+            "batch_size": self.batch_size,
+            "zero_shot": fmean(zero_shot),
+            "plain_clip": plain,
+            "methods": methods,
+        }
+
+    def _plain(self, subject: Subject, bases: Bases) -> dict[str, Any]:
+        spent = Cost()
+        for i, (domain, (_, y)) in enumerate(subject.shifted.items()):
+            seen = self._seen(len(y), True)
+            if i == 0:
+                bases.run(Plain.name, {}, domain, seen[: self.batch_size])
+            spent.add(Clock(), bases.run(Plain.name, {}, domain, seen), len(seen))
+        return _summary(spent, None)
+
+    def _method(self, method: Method, subject: Subject, bases: Bases) -> dict[str, Any]:
+        spent, peaks, right = Cost(), [], []
+        for i, (domain, (_, y)) in enumerate(subject.shifted.items()):
+            seen = self._seen(len(y), method.base is not None and base_method(method.base).sees == "images")
+            if i == 0:  # what is slow only the first time does not count
+                _run(method, subject, bases, domain, seen[: max(2, self.batch_size)])
+            clock, base, peak, found = _run(method, subject, bases, domain, seen)
+            spent.add(clock, base, len(seen))
+            peaks.append(peak)
+            right.append(found)
+        known = [peak for peak in peaks if peak is not None]
+        return {**_summary(spent, max(known) if known else None), "accuracy": fmean(right)}
+
+    def _seen(self, images: int, pictures: bool) -> Tensor:
+        everything = order(images, "full", self.batch_size, 0)
+        return everything[: self.pictures] if pictures else everything
+
+    def draw(self, results: dict[str, Any], figure: Figure) -> None:
+        """Time on a logarithmic axis, memory beside it."""
+        from clip_tca.studies.drawing import COLOURS, GREY, decades, dots, panels, value
+
+        rows = dict(results["methods"])
+        if results["plain_clip"]:
+            rows = {"plain CLIP": results["plain_clip"], **rows}
+        titles = [f"Time ({results['device']})", f"Extra memory{' (sampled)' if results['device'] == 'cpu' else ''}"]
+        time, memory = panels(figure, titles, 0.9 + 0.34 * len(rows), 2, sharey=True)
+        for panel in (time, memory):
+            dots(panel, [f"{name}*" if row["embeds"] else name for name, row in rows.items()])
+        shown = {time: ("ms_per_image", 1.0, "{:.3g}"), memory: ("memory_bytes", 1e-6, "{:.0f}")}
+        for panel, (key, unit, form) in shown.items():
+            for i, (name, row) in enumerate(rows.items()):
+                if row[key] is not None:
+                    x = row[key] * unit
+                    colour = GREY if name == "plain CLIP" else COLOURS[0]
+                    panel.plot(x, i, "o", color=colour, markersize=8, clip_on=False, zorder=3)
+                    value(panel, form.format(x), x, i, beside=True)
+            panel.margins(x=0.18)
+        decades(time)
+        memory.set_xlim(left=0)
+        time.set_xlabel("milliseconds an image, logarithmic")
+        memory.set_xlabel("MB at most beyond what was there")
+        note = "* embeds the images itself; the others come on top of embedding."
+        figure.supxlabel(note if results["plain_clip"] else _WITHOUT, fontsize=9, color=GREY)
+
+    def describe(self, results: dict[str, Any]) -> list[str]:
+        """What each method costs, cheapest first."""
+        plain = results["plain_clip"]
+        lines = [
+            f"Plain CLIP: {plain['ms_per_image']:.3g} ms an image ({results['device']}, decoding included)."
+            if plain
+            else _WITHOUT
+        ]
+        for name, row in sorted(results["methods"].items(), key=lambda item: item[1]["ms_per_image"]):
+            memory = "" if row["memory_bytes"] is None else f", {row['memory_bytes'] / 1e6:.0f} MB more memory"
+            share = ""
+            if plain:
+                part = row["ms_per_image"] / plain["ms_per_image"]
+                share = f" ({part:.1f} × plain CLIP)" if row["embeds"] else f" (+{100 * part:.2g} % of plain CLIP)"
+            gain = row["accuracy"] - results["zero_shot"]
+            lines.append(
+                f"{name}: {row['ms_per_image']:.3g} ms an image{share}{memory}; accuracy {row['accuracy']:.2f} % "
+                f"({gain:+.2f}, {row['images']} images)."
+            )
+        if results["device"] == "cpu":
+            lines.append("Memory on a CPU is sampled; what was freed before and is used again does not show.")
+        return lines
+
+
+_WITHOUT = "Stored embeddings, no pictures: what adaptation adds, without the cost of embedding."
+
+
+def _run(
+    method: Method, subject: Subject, bases: Bases, domain: str, seen: Tensor
+) -> tuple[Clock, Pairs | None, int | None, float]:
+    """Time, base method, memory and accuracy of a method on the images ``seen`` of a domain."""
+    z, y = (on(subject, part[seen]) for part in subject.embedded.data.domains[domain])
+    base = None if method.base is None else bases.run(method.base, method.base_options, domain, seen)
+    given = (z, None) if base is None else (base.z, base.logits)
+    with PeakMemory(bases.device) as memory:
+        predicted, clock = predict(method, subject.classifier, given[0], y, "transductive", bases.batch, given[1])
+    return clock, base, memory.peak, accuracy(predicted, y)
+
+
+def _summary(spent: Cost, memory: int | None) -> dict[str, Any]:
+    seconds = spent.adapting_seconds + spent.predicting_seconds + spent.base_seconds
+    most = [peak for peak in (memory, spent.base_memory_bytes) if peak is not None]
+    return {
+        **asdict(spent),
+        "ms_per_image": 1000 * seconds / spent.images,
+        "memory_bytes": max(most) if most else None,
+    }

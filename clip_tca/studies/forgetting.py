@@ -1,0 +1,91 @@
+"""Forgetting: the source-like domain with the state that was adapted to another (see ``evaluation.forgetting``)."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from clip_tca.checks import check_whole
+from clip_tca.evaluation.base import Bases
+from clip_tca.evaluation.forgetting import forgetting
+from clip_tca.evaluation.methods import choose
+from clip_tca.evaluation.names import METHODS
+from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.domains import names, present, source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CHEAP = ("linear-tca", "conditional-tca", "t3a", "tda", "adanpc", "plc")
+"""Methods that work on stored embeddings."""
+
+ALLOWED = tuple(name for name in METHODS if name not in ("zero-shot", "linear-tca:reference"))
+"""Methods that adapt, without labels."""
+
+
+class Forgetting(Study):
+    """Accuracy on the reference domain after adapting to each of the others."""
+
+    name = "forgetting"
+    summary = "What is forgotten of the source after adapting elsewhere?"
+    paper = "Forgetting resistance, table 4"
+    needs_reference = True
+
+    def __init__(self, *, methods: str | list[str] | tuple[str, ...] = CHEAP, batch_size: int = 128) -> None:
+        """Base methods among ``methods`` see ``batch_size`` images at a time."""
+        self.methods = names("methods", methods, ALLOWED)
+        check_whole("batch_size", batch_size)
+        self.batch_size = batch_size
+
+    def measure(self, subject: Subject | None) -> dict[str, Any]:
+        """Accuracy with the adapted state and without it, which is zero-shot."""
+        subject = present(subject)
+        g, (_, truth) = subject.classifier, source(subject)
+        bases = Bases(subject.embedded, g.text.device, self.batch_size, None, subject.progress)
+        rows = forgetting(choose(self.methods, {}), g, bases, str(subject.reference))
+        methods: dict[str, Any] = {}
+        for row in rows:
+            methods.setdefault(row["method"], {})[row["adapted_to"]] = row["accuracy_with_state"]
+        without = rows[0]["accuracy_without_state"]
+        return {
+            "reference": subject.reference,
+            "images": len(truth),
+            "without_state": without,
+            "methods": methods,
+            "change": {name: fmean(found.values()) - without for name, found in methods.items()},
+        }
+
+    def draw(self, results: dict[str, Any], figure: Figure) -> None:
+        """A row for each method, a marker for each domain adapted to."""
+        from clip_tca.studies.drawing import GREY, dots, label, legend_below, panels, series
+
+        height = 0.9 + 0.36 * len(results["methods"])
+        title = f"Accuracy on {label(results['reference'])} with the state adapted to another domain"
+        (panel,) = panels(figure, [title], height, 1)
+        dots(panel, list(results["methods"]))
+        domains = list(next(iter(results["methods"].values())))
+        without = results["without_state"]
+        for i, found in enumerate(results["methods"].values()):
+            values = list(found.values())
+            panel.plot([min(values), max(values)], [i, i], color="#cccccc", linewidth=2, zorder=1)
+        for j, name in enumerate(domains):
+            values = [found[name] for found in results["methods"].values()]
+            offset = 0.16 * (j - (len(domains) - 1) / 2)
+            rows = [i + offset for i in range(len(values))]
+            panel.plot(values, rows, linestyle="none", label=label(name), **{**series(j), "markersize": 7})
+        panel.axvline(without, color=GREY, linestyle=(0, (4, 3)), linewidth=1.4, label="without the state: zero-shot")
+        panel.set_xlabel("accuracy (%)")
+        legend_below(figure, panel, 5)
+
+    def describe(self, results: dict[str, Any]) -> list[str]:
+        """The mean change of each method, least forgotten first."""
+        lines = [
+            f"Without its state every method is zero-shot on {results['reference']}: {results['without_state']:.2f} %."
+        ]
+        for name in sorted(results["change"], key=results["change"].__getitem__, reverse=True):
+            found = results["methods"][name]
+            worst = min(found, key=found.__getitem__)
+            lines.append(
+                f"{name}: {results['change'][name]:+.2f} points on average; lowest after {worst}: {found[worst]:.2f} %."
+            )
+        return lines

@@ -1,0 +1,76 @@
+"""The ablation on k: accuracy over the size of the pseudo-source, with the zero-shot line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clip_tca.checks import one_of
+from clip_tca.pseudo_source import BALANCES
+from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.domains import accuracy, numbers, present, shifted
+from clip_tca.tca import LinearTCA
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 100, 200, 300)
+"""The values among which the paper chooses."""
+
+
+class K(Study):
+    """Accuracy of LinearTCA for each k, and with ``k="auto"``, which needs no choice."""
+
+    name = "k"
+    summary = "How many pseudo-source embeddings?"
+    paper = "Ablation study, figure 4c"
+
+    def __init__(self, *, values: list[int] | tuple[int, ...] = PAPER, balance: str = "estimated") -> None:
+        """Try ``values`` with this ``balance`` of classes (see :mod:`clip_tca.pseudo_source`)."""
+        self.values = numbers("values", values)
+        one_of("balance", balance, tuple(name for name in BALANCES if name != "oracle"))
+        self.balance: Any = balance
+
+    def measure(self, subject: Subject | None) -> dict[str, Any]:
+        """Accuracy and size of the pseudo-source for each k."""
+        subject = present(subject)
+        domains: dict[str, Any] = {}
+        for name, z, y in shifted(subject):
+            rows = []
+            ks: list[Any] = ["auto", *self.values]
+            for k in ks:
+                tca = LinearTCA(subject.classifier, k=k, balance=self.balance).fit(z)
+                size = int(tca.pseudo_source_counts_.sum())
+                rows.append({"k": k, "pseudo_source": size, "accuracy": accuracy(tca.predict(z), y)})
+            zero_shot = accuracy(subject.classifier.predict(z), y)
+            domains[name] = {"images": len(z), "zero_shot": zero_shot, "auto": rows[0], "values": rows[1:]}
+        return {"method": "linear-tca", "balance": self.balance, "domains": domains}
+
+    def draw(self, results: dict[str, Any], figure: Figure) -> None:
+        """A panel for each domain."""
+        from clip_tca.studies.drawing import COLOURS, at_least, label, legend_below, level, panels, series, sizes_axis
+
+        axes = panels(figure, [label(name) for name in results["domains"]], sharex=True)
+        for panel, found in zip(axes, results["domains"].values(), strict=True):
+            values = [row["k"] for row in found["values"]]
+            panel.plot(values, [row["accuracy"] for row in found["values"]], label="linear-tca", **series(0))
+            panel.axhline(found["auto"]["accuracy"], color=COLOURS[1], linewidth=1.4, label="linear-tca, k = auto")
+            level(panel, found["zero_shot"], "zero-shot")
+            sizes_axis(panel, values, "k")
+            at_least(panel)
+        axes[0].set_ylabel("accuracy (%)")
+        legend_below(figure, axes[0])
+
+    def describe(self, results: dict[str, Any]) -> list[str]:
+        """The range of k that helps."""
+        lines = []
+        for name, found in results["domains"].items():
+            best = max(found["values"], key=lambda row: row["accuracy"])
+            worst = min(found["values"], key=lambda row: row["accuracy"])
+            above = sum(row["accuracy"] > found["zero_shot"] for row in found["values"])
+            lines.append(
+                f"{name}: zero-shot {found['zero_shot']:.2f} %, k = auto {found['auto']['accuracy']:.2f} %; best "
+                f"{best['accuracy']:.2f} % at k = {best['k']}, worst {worst['accuracy']:.2f} % at k = {worst['k']}; "
+                f"above zero-shot for {above} of {len(found['values'])} values."
+            )
+        lines.append("The best k is known only with labels; auto is what a user gets.")
+        return lines
