@@ -38,6 +38,33 @@ def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counter
         save_file(whole, part, metadata={"clip_tca": json.dumps(record, default=int)})
 
 
+def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of a saved adapter of any class; no classifier is needed.
+
+    The header holds ``class``, ``options``, ``counters``, ``shape`` [dimensions, classes] and the ``classifier``'s
+    fingerprint.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not a saved adapter, or one of another format.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; save an adapter there first")
+    try:
+        with safe_open(str(path), "pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        record: dict[str, Any] = json.loads(metadata["clip_tca"])
+        for key in ("class", "options", "counters", "shape", "classifier"):
+            record[key]
+        version = record["format"]
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
+    if version != FORMAT:
+        raise ValueError(f"{path}: format {version}, this version of clip-tca reads {FORMAT}; save it again")
+    return record, tensors
+
+
 def load_state(
     path: Path, expected: str, classifier: ZeroShotClassifier, device: torch.device
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
@@ -47,20 +74,10 @@ def load_state(
         FileNotFoundError: If there is no such file.
         ValueError: If it is not a saved ``expected``, or belongs to another number of classes or dimensions.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; save an adapter there first")
-    try:
-        with safe_open(str(path), "pt", device=str(device)) as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        record = json.loads(metadata["clip_tca"])
-        kind, version, shape = record["class"], record["format"], tuple(record["shape"])
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
+    record, tensors = read_state(path, device)
+    kind, shape = record["class"], tuple(record["shape"])
     if kind != expected:
         raise ValueError(f"{path}: holds a {kind}; use {kind}.load")
-    if version != FORMAT:
-        raise ValueError(f"{path}: format {version}, this version of clip-tca reads {FORMAT}; save it again")
     if shape != (classifier.dim, classifier.classes):
         raise ValueError(
             f"{path}: made for {shape[1]} classes in {shape[0]} dimensions, but the classifier has "

@@ -1,0 +1,114 @@
+"""How far the verdict of ``clip-tca explain`` agrees with the true gain, on subsets of real and made-up data.
+
+    python eval/explain.py EMBEDDINGS.safetensors [--output eval/explain.md]
+
+EMBEDDINGS holds PACS. The cases are those of eval/defaults.py (whole domains, unequal and absent classes, few images),
+the same kinds of subsets of the bundled demo, where adaptation does not help, and the synthetic set. Labels serve for
+drawing subsets and for scoring only: no verdict sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from defaults import Task, subset, tasks
+from page import main
+
+from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
+from clip_tca.adapter import Adapter
+from clip_tca.datasets.synthetic import synthetic
+from clip_tca.diagnosis import diagnose
+from clip_tca.evaluation.inputs import Inputs
+from clip_tca.verdict import signs, verdict
+
+METHODS: dict[str, Callable[[ZeroShotClassifier], Adapter]] = {
+    "LinearTCA": LinearTCA,
+    "ConditionalTCA": ConditionalTCA,
+    "LinearTCA.paper, k = 20": LinearTCA.paper,
+}
+VERDICTS = ("trusted", "with care", "not here", "little effect")
+Case = tuple[str, str, str, int, int, int]
+"""Source, method, verdict, images gained, predictions changed, images."""
+
+
+def demo() -> Iterator[Task]:
+    """Every style of the demo, whole and in part."""
+    data = Inputs("demo").embed().data
+    g = ZeroShotClassifier(data.text, data.scale)
+    c = g.classes
+    for style, (z, y) in data.domains.items():
+        generator = torch.Generator().manual_seed(1)
+        wanted = [[len(y)] * c, *([count] * c for count in (5, 20, 40))]
+        wanted += [[int(80 / 1.6**k) for k in torch.randperm(c, generator=generator).tolist()] for _ in range(3)]
+        for count in (3, 2):
+            present = torch.randperm(c, generator=generator)[:count].tolist()
+            wanted.append([len(y) if k in present else 0 for k in range(c)])
+        for counts in wanted:
+            index = subset(y, counts, generator)
+            yield f"demo {style.replace('_', ' ')}", g, z[index], y[index]
+
+
+def everything(path: str) -> Iterator[Task]:
+    """All cases, by source."""
+    for group, g, z, y in tasks(path):
+        yield ("synthetic" if group == "65 classes" else "PACS"), g, z, y
+    yield from demo()
+    for seed in range(4):
+        made = synthetic(seed)
+        for z, y in made.domains.values():
+            yield "synthetic", ZeroShotClassifier(made.text, made.scale), z, y
+
+
+def cases(path: str) -> Iterator[Case]:
+    """The verdict and the truth of each."""
+    for source, g, z, y in everything(path):
+        before = g.predict(z)
+        for method, build in METHODS.items():
+            adapter = build(g).fit(z)
+            after = adapter.predict(z)
+            found = diagnose(adapter, before, after)
+            said = verdict(signs(found, [str(k) for k in range(g.classes)]), found)
+            gained = int((after == y).sum()) - int((before == y).sum())
+            yield source, method, said, gained, int((after != before).sum()), len(y)
+
+
+def line(name: str, found: list[Case]) -> str:
+    """A row of the table."""
+    gains = [100 * gained / n for *_, gained, _, n in found]
+    beyond = [gained for *_, gained, changed, _ in found if abs(gained) > 1.96 * changed**0.5 + 1]
+    cells = [
+        *(sum(sign(gain) for gain in gains) for sign in (lambda g: g > 0, lambda g: g == 0, lambda g: g < 0)),
+        sum(gained > 0 for gained in beyond),
+        sum(gained < 0 for gained in beyond),
+        f"{sum(gains) / len(gains):+.2f}",
+        f"{min(gains):+.1f}",
+        f"{max(gains):+.1f}",
+    ]
+    return f"| {name} | {len(found)} | " + " | ".join(map(str, cells)) + " |"
+
+
+def table(found: list[Case], first: str, names: list[tuple[str, Callable[[Case], bool]]]) -> list[str]:
+    """Rows for the cases that each name stands for."""
+    head = f"| {first} | cases | gained | same | lost | gained beyond chance | lost beyond chance | mean | worst | best |"
+    rows = [(name, [case for case in found if belongs(case)]) for name, belongs in names]
+    return [head, "|---" + "|---:" * 9 + "|", *(line(name, mine) for name, mine in rows if mine), ""]
+
+
+def report(path: str) -> str:
+    """The whole page."""
+    found = list(cases(path))
+    page = []
+    for method in METHODS:
+        mine = [case for case in found if case[1] == method]
+        names = [(said, lambda case, said=said: case[2] == said) for said in VERDICTS]
+        page += [f"## {method}", "", *table(mine, "verdict", names)]
+    sources = list(dict.fromkeys(case[0] for case in found))
+    pairs = [(s, v) for s in sources for v in VERDICTS]
+    names = [(f"{s}: {v}", lambda case, s=s, v=v: (case[0], case[2]) == (s, v)) for s, v in pairs]
+    page += ["## By source", "", *table(found, "source: verdict", names)]
+    return "\n".join(page)
+
+
+if __name__ == "__main__":
+    main(__doc__, report)
