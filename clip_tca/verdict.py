@@ -17,8 +17,12 @@ Verdict = Literal["trusted", "with care", "not here", "little effect"]
 MISSED = 0.5
 """Share of the classes that may be missed; above it nothing is left to align to."""
 
-MOVED = 1.0
-"""Movement, in spreads, above which embeddings end nearer to somebody else's place than to their own."""
+SKEWED = (0.1, 0.2)
+"""How far class shares among the chosen may differ from those of all predictions: above the first with care, above the
+second not at all, because aligning to the chosen aligns class proportions too."""
+
+MOVED = (0.8, 1.0)
+"""Movement, in spreads: above the first with care; above the second the move is larger than what it moves."""
 
 CHANGED = 0.25
 """Share of changed predictions above which more is changed than zero-shot's uncertainty can explain."""
@@ -71,6 +75,13 @@ def missed(diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
     return never, [c for c, count in enumerate(used) if count < 1 and c not in never]
 
 
+def skewed(diagnosis: Diagnosis) -> float:
+    """Total variation distance of the class shares of the chosen from those of all zero-shot predictions."""
+    chosen, predicted = diagnosis["chosen"], diagnosis["predicted"]
+    total, seen = max(1, sum(chosen)), max(1, sum(predicted))
+    return float(sum(abs(a / total - b / seen) for a, b in zip(chosen, predicted, strict=True)) / 2)
+
+
 def named(classes: list[int], names: list[str], most: int = 6) -> str:
     """The names of some classes, not more than ``most``."""
     more = f" and {len(classes) - most} more" if len(classes) > most else ""
@@ -90,11 +101,11 @@ def _missed(diagnosis: Diagnosis, names: list[str]) -> Sign:
     if not count:
         return Sign(0, f"All {c} classes are represented.")
     parts = [f"{len(never)} never predicted ({named(never, names)})"] if never else []
-    parts += [f"{len(unused)} not represented ({named(unused, names)})"] if unused else []
+    parts += [f"{len(unused)} without weight ({named(unused, names)})"] if unused else []
     told = f"{count} of {c} classes are missed: {', '.join(parts)}."
-    if count / c > MISSED:
-        return Sign(2, f"{told} Either they are absent, or the model is blind to them.")
-    return Sign(1, told)
+    if never:
+        told += " What is never predicted is either absent, or the model is blind to it."
+    return Sign(2 if count / c > MISSED else 1, told)
 
 
 def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Sign]:
@@ -106,6 +117,12 @@ def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Sign]:
     share, largest = max(chosen) / total, chosen.index(max(chosen))
     if share > DOMINANT and diagnosis["classes"] > 2:
         found.append(Sign(1, f"{share:.0%} of the chosen are {names[largest]}: the target is nearly one class."))
+    skew = skewed(diagnosis)
+    if skew > SKEWED[0]:
+        level = 2 if skew > SKEWED[1] else 1
+        found.append(Sign(level, f"Class shares of the chosen are {skew:.0%} off those of all predictions."))
+    else:
+        found.append(Sign(0, f"Class shares of the chosen are those of all predictions but for {skew:.0%}."))
     mean = diagnosis["uncertainty_mean"]
     if mean is not None and mean > UNCERTAIN:
         found.append(Sign(1, f"The chosen are not certain: their uncertainty is {mean:.0%} of a pure guess's."))
@@ -116,10 +133,12 @@ def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Sign]:
 
 def _effect(diagnosis: Diagnosis) -> list[Sign]:
     found, movement, changed = [], diagnosis["movement"] or 0.0, diagnosis["changed"]
-    if movement > MOVED:
-        found.append(Sign(2, f"Embeddings move by {movement:.2f} of their own spread: further than they lie apart."))
+    if movement > MOVED[1]:
+        found.append(Sign(2, f"Embeddings move by {movement:.2f} of their spread: further than they lie apart."))
+    elif movement > MOVED[0]:
+        found.append(Sign(1, f"Embeddings move by {movement:.2f} of their spread: nearly as far as they lie apart."))
     elif movement:
-        found.append(Sign(0, f"Embeddings move by {movement:.2f} of their spread, less than they lie apart."))
+        found.append(Sign(0, f"Embeddings move by {movement:.2f} of their spread: less than they lie apart."))
     else:
         found.append(Sign(0, "No embedding moves."))
     if changed is not None and changed > CHANGED:

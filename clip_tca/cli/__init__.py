@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from clip_tca import __version__
-from clip_tca.cli import cache, compare, data, embed, evaluate, methods
+from clip_tca.cli import cache, compare, data, embed, evaluate, explain, methods
 
 
 def parser() -> argparse.ArgumentParser:
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (evaluate, methods, compare, embed, data, cache):
+    for command in (evaluate, methods, compare, explain, embed, data, cache):
         command.add(commands)
     return top
 
