@@ -41,7 +41,7 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
         type(adapter).__name__, {**adapter._solution_state(), **adapter._state()}, vars(adapter), adapter.n_seen_, text
     )
     if before is not None and after is not None:
-        found["changed"] = float((before != after).to(torch.float32).mean())
+        found["changed"] = int((before != after).sum()) / len(after)
     return found
 
 
@@ -182,7 +182,7 @@ def _argmax(rows: Tensor, weight: Tensor, bias: Tensor | float = 0.0) -> Tensor:
 def _changed(rows: Tensor | None, text: Tensor | None, after: Tensor | None) -> float | None:
     if rows is None or text is None or after is None:
         return None
-    return float((_argmax(rows, text) != after).to(torch.float32).mean())
+    return int((_argmax(rows, text) != after).sum()) / len(after)
 
 
 def _ratio(value: Tensor, unit: Tensor) -> float | None:

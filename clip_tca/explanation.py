@@ -15,7 +15,7 @@ from clip_tca.diagnosis import Diagnosis
 from clip_tca.evaluation.formats import as_text, printable
 from clip_tca.evaluation.gains import gains
 from clip_tca.evaluation.table import Table
-from clip_tca.verdict import Sign, has_little_effect, missed, named, signs, verdict
+from clip_tca.verdict import Sign, has_little_effect, missed, named, signs, stands_still, verdict
 
 WIDTH = 100
 MOST_CLASSES = 12
@@ -124,7 +124,7 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     lines = [
         f"  To the {total} most certain of {diagnosis['embeddings']} ({total / diagnosis['embeddings']:.1%})."
         if "chosen" in diagnosis
-        else f"  To the mean of each class. Its scores, too sure by a factor {diagnosis['temperature']:.1f}, were scaled down."
+        else f"  To the mean of each class. Its scores, {diagnosis['temperature']:.1f} times too sure, are scaled down."
     ]
     predicted = diagnosis["predicted"]
     if len(names) <= MOST_CLASSES:
@@ -142,7 +142,7 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
 
 
 def _moved(diagnosis: Diagnosis) -> list[str]:
-    if not diagnosis["movement"]:
+    if stands_still(diagnosis):
         return ["  Not at all."]
     changed = diagnosis["changed"]
     told = (

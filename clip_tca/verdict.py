@@ -30,6 +30,9 @@ CHANGED = 0.25
 LITTLE = 0.02
 """Share of changed predictions up to which it hardly matters whether they are changed for the better."""
 
+STILL = 1e-4
+"""Movement, in spreads, up to which nothing moves: the rest is rounding."""
+
 DOMINANT = 0.8
 """Share of one class in the pseudo-source above which it describes that class and not the data (3 classes or more)."""
 
@@ -56,7 +59,12 @@ def verdict(found: list[Sign], diagnosis: Diagnosis) -> Verdict:
 def has_little_effect(diagnosis: Diagnosis) -> bool:
     """Whether nothing moves, or at most :data:`LITTLE` of the predictions change."""
     changed = diagnosis["changed"]
-    return not diagnosis["movement"] or (changed is not None and changed <= LITTLE)
+    return stands_still(diagnosis) or (changed is not None and changed <= LITTLE)
+
+
+def stands_still(diagnosis: Diagnosis) -> bool:
+    """Whether no embedding moves."""
+    return (diagnosis["movement"] or 0.0) <= STILL
 
 
 def signs(diagnosis: Diagnosis, names: list[str]) -> list[Sign]:
@@ -137,7 +145,7 @@ def _effect(diagnosis: Diagnosis) -> list[Sign]:
         found.append(Sign(2, f"Embeddings move by {movement:.2f} of their spread: further than they lie apart."))
     elif movement > MOVED[0]:
         found.append(Sign(1, f"Embeddings move by {movement:.2f} of their spread: nearly as far as they lie apart."))
-    elif movement:
+    elif movement > STILL:
         found.append(Sign(0, f"Embeddings move by {movement:.2f} of their spread: less than they lie apart."))
     else:
         found.append(Sign(0, "No embedding moves."))
