@@ -39,11 +39,14 @@ def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counter
 
 
 def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The record (class, options, counters, shape) and the tensors of a saved adapter, without its classifier.
+    """Header and tensors of a saved adapter of any class; no classifier is needed.
+
+    The header holds ``class``, ``options``, ``counters``, ``shape`` [dimensions, classes] and the ``classifier``'s
+    fingerprint.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is not a saved adapter, or of another format.
+        ValueError: If it is not a saved adapter, or one of another format.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; save an adapter there first")
@@ -51,8 +54,10 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str
         with safe_open(str(path), "pt", device=str(device)) as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        record = json.loads(metadata["clip_tca"])
-        version, _ = record["format"], [record[key] for key in ("class", "options", "counters", "shape", "classifier")]
+        record: dict[str, Any] = json.loads(metadata["clip_tca"])
+        for key in ("class", "options", "counters", "shape", "classifier"):
+            record[key]
+        version = record["format"]
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
     if version != FORMAT:

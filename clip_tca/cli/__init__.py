@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from clip_tca import __version__
-from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, export, methods, report, study
+from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, methods, report, study
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (evaluate, adapt, report, study, export, methods, compare, embed, data, cache):
+    for command in (evaluate, adapt, explain, report, study, compare, export, methods, embed, data, cache):
         command.add(commands)
     return top
 

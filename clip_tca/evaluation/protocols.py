@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from clip_tca.diagnosis import diagnose
 from clip_tca.embeddings import unit
 from clip_tca.evaluation.methods import Method
 from clip_tca.zero_shot import ZeroShotClassifier
@@ -64,13 +66,15 @@ def predict(
     setting: str,
     batch: int,
     logits: Tensor | None = None,
+    notes: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Clock]:
     """Predicted classes ``(n,)`` of embeddings in the order in which they are seen.
 
     ``labels`` go to a method only if it is an oracle and says so. ``logits`` ``(n, classes)`` are those of the base
     method that gave ``z``, if there is one: TCA on top judges certainty by them and corrects them by as much as the
     classifier's scores change when it moves the embeddings. (Where the base method's logits are the classifier's scores
-    of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.)
+    of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.) A transductive adapter puts
+    its ``diagnosis`` (:mod:`clip_tca.diagnosis`) into ``notes``.
     """
     clock = Clock()
     if setting == "online" and batch >= EXACT and "refresh" not in method.options:
@@ -96,4 +100,7 @@ def predict(
             adapted = scores + adapted - classifier.logits(unit(z[part]))
         predictions.append(adapted.argmax(dim=1))
         clock.predicted()
+    if notes is not None and setting == "transductive":
+        before = classifier.predict(z) if logits is None else logits.argmax(dim=1)
+        notes["diagnosis"] = diagnose(adapter, before, torch.cat(predictions))
     return torch.cat(predictions), clock

@@ -3,8 +3,9 @@
 The record is JSON: ``schema_version``, ``dataset``, ``protocol``, ``setting``, ``batch_size``, ``seeds``; ``data``
 (origin, counts, hash of the file list, differences from the published counts, bad images left out), ``model``,
 ``prompts``, ``methods`` (all parameters, whether labels are used); ``rows``, one for each method, domain and seed, with
-accuracy by class and the ``confusion`` matrix (rows true, columns predicted); ``examples`` if asked for; ``versions``,
-``commit`` and ``cost``. Everything that changes from run to run is in ``cost``.
+accuracy by class, the ``confusion`` matrix (rows true, columns predicted) and the ``diagnosis`` of a transductive
+adapter; ``examples`` if asked for; ``versions``, ``commit`` and ``cost``. Everything that changes from run to run is in
+``cost``.
 """
 
 from __future__ import annotations
@@ -151,11 +152,12 @@ def _rows(
                         pairs[method.base] = bases.run(method.base, method.base_options, domain, seen)
                     base = pairs[method.base]
                 given = (z, None) if base is None else (base.z, base.logits)
-                predicted, clock = predict(method, classifier, given[0], labels, setting, batch, given[1])
+                notes: dict[str, Any] = {}
+                predicted, clock = predict(method, classifier, given[0], labels, setting, batch, given[1], notes)
                 cost[method.name].add(clock, base, len(seen))
                 row = _row(predicted.cpu(), labels.cpu(), classes, divisor(len(truth), len(seen), protocol))
                 told = {"method": method.name, "domain": domain, "seed": seed, "uses_labels": method.uses_labels}
-                rows.append({**told, **row})
+                rows.append({**told, **row, **notes})
                 bar.update()
     return rows, cost
 
