@@ -59,7 +59,7 @@ def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], lis
 
 
 def _record(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    from clip_tca.cli.compare import read
+    from clip_tca.evaluation.record import read
     from clip_tca.explanation import explain_record, judged_gains
 
     if options.class_names is not None:
