@@ -154,7 +154,8 @@ class Adapter(Learner):
                     f"merge: {name} is {getattr(self, name)!r} here and {getattr(other, name)!r} there; "
                     "both must have the same options"
                 )
-        if self.classifier.fingerprint() != other.classifier.fingerprint():
+        mine, its = self.classifier, other.classifier
+        if mine is not its and mine.fingerprint() != its.fingerprint():
             raise ValueError("merge: the class texts or their scale differ; both must have the same classifier")
 
     @property
