@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
+import re
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 PART = ".part"
-"""How the name of a file that is still being written ends."""
+"""How the name of something that is still being written ends."""
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` to write to; it takes that name at the end, and goes away after an error.
+    """A file to write to, in a folder of its own beside ``path``; it takes that name at the end.
 
-    A symbolic link stays one: the file it points to is replaced. Pipes and devices are written to as they are.
+    After an error the folder goes away. What a run that was killed has left of it goes away when the same file is
+    written again. A symbolic link stays one: the file it points to is replaced. Pipes and devices are written to as
+    they are.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -25,17 +31,66 @@ def atomic(path: Path) -> Iterator[Path]:
         return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
-    os.close(handle)
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PART)}")
+    sweep(path.parent / name for name in os.listdir(path.parent) if ours.fullmatch(name))
+    folder, handle = _locked_folder(path)
     try:
-        yield Path(name)
+        part = folder / path.name  # libraries put temporary files of their own beside it
+        yield part
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
+        os.chmod(part, 0o666 & ~umask)
+        os.replace(part, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def _locked_folder(path: Path) -> tuple[Path, int | None]:
+    """A new folder beside ``path``, and the lock on it if there are locks."""
+    while True:
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART))
+        try:
+            return folder, lock(folder)
+        except (BlockingIOError, FileNotFoundError):  # another run took it for a stray, before it was locked
+            continue
+        except OSError:
+            return folder, None
+
+
+def lock(path: Path) -> int:
+    """A handle that keeps other runs from locking ``path`` until it is closed or the process ends in any way.
+
+    Raises:
+        BlockingIOError: If another run holds it.
+        FileNotFoundError: If it is gone.
+        OSError: If there are no such locks on this system or file system.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        raise OSError(errno.ENOLCK, "no locks on this system") from None
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.stat(path), os.fstat(handle)):
+            raise FileNotFoundError(errno.ENOENT, "replaced meanwhile", str(path))
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        os.close(handle)
         raise
+    return handle
+
+
+def sweep(strays: Iterable[Path]) -> None:
+    """Remove what runs that were killed have left; what a living run is writing is locked, and stays."""
+    for stray in strays:
+        with contextlib.suppress(OSError):
+            handle = lock(stray)
+            try:
+                shutil.rmtree(stray, ignore_errors=True) if stray.is_dir() else stray.unlink()
+            finally:
+                os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
