@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -267,6 +269,14 @@ def _begin_worker(_number: int) -> None:
     """Ctrl-C is for the main process; what breaks in a worker reaches it by the queue, not by a trace on the screen."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.excepthook = lambda *_: None
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker of a run that was killed may wait for ever, and holds the run's lock on the store meanwhile."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _collate(pictures: list[Tensor | str]) -> tuple[Tensor, dict[int, str]]:
