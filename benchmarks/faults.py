@@ -2,15 +2,17 @@
 
     python benchmarks/faults.py [--kills 200] [--seed 0] [--no-steps]
 
-Every case has a store and an output folder of its own. A command is killed (``kill -9``) at a random moment of its time,
-half of the times with its worker processes and half without them; then the same command runs to its end. What is looked
-at: after the kill, that nothing half-written has a final name; after the second run, that every file is the one of an
-undisturbed run, and that there are no others. JSON is compared without ``cost``, ``.npz`` by value because it holds
-times, ``.safetensors`` by header and values because its library writes the header in any order, all else byte by byte. Then every command is killed once before each of its file operations (``--no-steps`` leaves that
-out), where a random moment rarely strikes.
+Every case has a store and an output folder of its own. A command is killed (``kill -9``) at a random moment, half of
+the times with its worker processes and half without them; then the same command runs to its end. Looked at are: after
+the kill, that nothing half-written has a final name; after the second run, that every file is the one of an undisturbed
+run, and that there are no others. JSON is compared without ``cost``, ``.npz`` by value because it holds times,
+``.safetensors`` by header and values because its library writes the header in any order, all else byte by byte. Then
+every command is killed once before each of its file operations (``--no-steps`` leaves that out), where a random moment
+rarely strikes.
 
 Commands run in forks of this process, which has the libraries imported; some in fresh processes, and ``adapt`` also
-under ``torchrun`` with two. The table goes to standard output; the exit code is 1 if anything was wrong.
+under ``torchrun`` with two. What Python's multiprocessing leaves in TMPDIR when its process is killed (``pymp-…``) is
+shown apart. The table goes to standard output; the exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from safetensors.torch import save_file
 import clip_tca.evaluation.runner
 import clip_tca.report.page
 import clip_tca.shelf.job
-import clip_tca.shelf.tables
+import clip_tca.shelf.tables  # noqa: F401
 from clip_tca.cli import main as clip_tca_main
 
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
@@ -108,7 +110,6 @@ class Row:
     identical: int = 0
     strays: set[str] = field(default_factory=set)
     temporary: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
 
     @property
     def wrong(self) -> bool:
@@ -151,7 +152,7 @@ def table(z: np.ndarray) -> pa.Table:
     return pa.table({"number": range(len(z)), "embedding": pa.FixedSizeListArray.from_arrays(z.ravel(), z.shape[1])})
 
 
-# -- running and killing ------------------------------------------------------------------------------------------------
+# -- running and killing -----------------------------------------------------------------------------------------------
 
 
 def start(command: Command, case: Path, hook: Callable[[], None] | None = None) -> int:
@@ -163,7 +164,7 @@ def start(command: Command, case: Path, hook: Callable[[], None] | None = None) 
     if command.how != "fork":
         with log.open("wb") as file:
             everything = {**os.environ, **environment}
-            return subprocess.Popen(
+            return subprocess.Popen(  # noqa: S603
                 command.words, cwd=case, env=everything, stdout=file, stderr=file, start_new_session=True
             ).pid
     if pid := os.fork():
@@ -210,7 +211,7 @@ def family(pid: int) -> list[int]:
 
 
 def strike(pid: int, command: Command, alone: bool, rng: random.Random) -> None:
-    """Kill a run: ``alone`` only its own process (under torchrun, one of the two), otherwise with all it has started."""
+    """Kill a run with all that it has started; ``alone`` only its own process (under torchrun, one of its processes)."""
     members = family(pid)
     if alone:
         members = [rng.choice(members[1:] or members)] if command.how == "torchrun" else [pid]
@@ -245,7 +246,7 @@ def kill_before(step: int, log: Path) -> Callable[[], None]:
     return install
 
 
-# -- looking ------------------------------------------------------------------------------------------------------------
+# -- looking -----------------------------------------------------------------------------------------------------------
 
 
 def content(path: Path) -> str:
@@ -294,9 +295,8 @@ def again(command: Command, case: Path, expected: dict[str, str], before: dict[s
     row.temporary.update(path.name.split("-")[0] for path in (case / "tmp").iterdir())
     if half or strays or not same:
         different = [name for name in expected if found.get(name) != expected[name]]
-        row.notes.append(
-            f"{command.name}, {what}: half {half}, different {different}, strays {strays[:4]}, exit {code}: {said[-200:]}"
-        )
+        found_out = f"half {half}, different {different}, strays {strays[:4]}, exit {code}: {said[-200:]}"
+        print(f"{command.name}, {what}: {found_out}", file=sys.stderr, flush=True)
     shutil.rmtree(case)
 
 
@@ -385,8 +385,6 @@ def main() -> int:
         total.strays |= row.strays
         total.temporary |= row.temporary
     show([("total", total)])
-    for note in (note for _, row in rows for note in row.notes):
-        print(note, file=sys.stderr)
     return int(any(row.wrong for _, row in rows))
 
 

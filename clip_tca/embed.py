@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import decode, fault
+from clip_tca.datasets.pictures import fault
 from clip_tca.encoder import Encoder
+from clip_tca.loader import loader
 from clip_tca.processes import current
 from clip_tca.prompts import Prompts
 from clip_tca.store import Entry, Store, shards
@@ -230,62 +224,6 @@ class Embedder:
         return tqdm(total=total, desc=title, unit="image", disable=hidden, leave=False)
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Picture i, ready for the model, or why it can't be read. Lives in the worker processes."""
-
-    domain: Domain
-    transform: Callable[[Image.Image], Tensor]
-
-    def __getitem__(self, index: int) -> Tensor | str:
-        try:
-            return self.transform(decode(self.domain.source(index)))
-        except ValueError as error:
-            return str(error)
-
-    def __len__(self) -> int:
-        return len(self.domain)
-
-
-def loader(
-    domain: Domain,
-    transform: Callable[[Image.Image], Tensor],
-    batches: list[list[int]],
-    workers: int | None,
-    device: torch.device,
-) -> DataLoader[Any]:
-    """Batches of pictures, decoded and transformed in worker processes, each with what could not be read."""
-    return DataLoader(
-        Reader(domain, transform),  # type: ignore[arg-type]  # a sequence is all that it needs
-        batch_sampler=batches,
-        num_workers=min(default_workers() if workers is None else workers, len(batches)),
-        collate_fn=_collate,
-        pin_memory=device.type == "cuda",
-        worker_init_fn=_begin_worker,
-    )
-
-
-def _begin_worker(_number: int) -> None:
-    """Ctrl-C is for the main process; what breaks in a worker reaches it by the queue, not by a trace on the screen."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = lambda *_: None
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A worker of a run that was killed may wait for ever, and holds the run's lock on the store meanwhile."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _collate(pictures: list[Tensor | str]) -> tuple[Tensor, dict[int, str]]:
-    """The pictures that could be read, and the positions and reasons of the others."""
-    reasons = {i: picture for i, picture in enumerate(pictures) if isinstance(picture, str)}
-    good = [picture for picture in pictures if isinstance(picture, Tensor)]
-    return torch.stack(good) if good else torch.empty(0), reasons
-
-
 def _fault(domain: Domain, index: int) -> str | None:
     if domain.drawn:
         return None
@@ -293,9 +231,3 @@ def _fault(domain: Domain, index: int) -> str | None:
         return fault(domain.source(index))
     except OSError as error:
         return error.strerror or str(error)
-
-
-def default_workers() -> int:
-    """Worker processes for decoding: the cores this process may use, at most 8; its share of them under torchrun."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))

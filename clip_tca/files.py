@@ -10,20 +10,22 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 PART = ".part"
 """How the name of something that is still being written ends."""
 
+WHOLE = ".whole"
+"""What stands before that when nothing is missing but the name."""
+
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A file to write to, in a folder of its own beside ``path``; it takes that name at the end.
+    """A file to write to, in a folder of its own beside ``path``; it takes that name at the end, or goes after an error.
 
-    After an error the folder goes away. What a run that was killed has left of it goes away when the same file is
-    written again. A symbolic link stays one: the file it points to is replaced. Pipes and devices are written to as
-    they are.
+    What a run that was killed has left goes away when the same file is written again. A symbolic link stays one: the
+    file it points to is replaced. Pipes and devices are written to as they are.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -31,20 +33,27 @@ def atomic(path: Path) -> Iterator[Path]:
         return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
-    ours = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}{re.escape(PART)}")
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}({re.escape(WHOLE)})?{re.escape(PART)}")
     sweep(path.parent / name for name in os.listdir(path.parent) if ours.fullmatch(name))
     folder, handle = _locked_folder(path)
-    try:
-        part = folder / path.name  # libraries put temporary files of their own beside it
-        yield part
+    part, whole = folder / path.name, folder.with_suffix(f"{WHOLE}{PART}")
+    with ExitStack() as stack:
+        _close_after(stack, handle)
+        stack.callback(whole.unlink, missing_ok=True)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield part  # libraries may put files of their own beside it, or another one in its place
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(part, 0o666 & ~umask)
-        os.replace(part, path)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if handle is not None:
-            os.close(handle)
+        _close_after(stack, _lock_if_possible(part))
+        os.replace(part, whole)  # out of the folder, so that the last step of all is the one that gives the name
+        shutil.rmtree(folder)
+        os.replace(whole, path)
+
+
+def _close_after(stack: ExitStack, handle: int | None) -> None:
+    if handle is not None:
+        stack.callback(os.close, handle)
 
 
 def _locked_folder(path: Path) -> tuple[Path, int | None]:
@@ -52,11 +61,18 @@ def _locked_folder(path: Path) -> tuple[Path, int | None]:
     while True:
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART))
         try:
-            return folder, lock(folder)
+            return folder, _lock_if_possible(folder)
         except (BlockingIOError, FileNotFoundError):  # another run took it for a stray, before it was locked
             continue
-        except OSError:
-            return folder, None
+
+
+def _lock_if_possible(path: Path) -> int | None:
+    try:
+        return lock(path)
+    except (BlockingIOError, FileNotFoundError):
+        raise
+    except OSError:
+        return None
 
 
 def lock(path: Path) -> int:
@@ -94,9 +110,9 @@ def sweep(strays: Iterable[Path]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically, in UTF-8."""
+    """Write ``text`` to ``path`` atomically, in UTF-8; of a name that is not Unicode, its bytes are written out."""
     with atomic(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def sha256(path: Path) -> str:

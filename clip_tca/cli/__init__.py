@@ -59,6 +59,9 @@ def say_warnings() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command: 0 done, 1 failed with one clear line, 2 wrong usage, 130 interrupted."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: nothing is printed, and no file gets its number
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
