@@ -211,7 +211,7 @@ def family(pid: int) -> list[int]:
 
 
 def strike(pid: int, command: Command, alone: bool, rng: random.Random) -> None:
-    """Kill a run with all that it has started; ``alone`` only its own process (under torchrun, one of its processes)."""
+    """Kill a run with all that it has started; ``alone`` only its own process (under torchrun, one of them)."""
     members = family(pid)
     if alone:
         members = [rng.choice(members[1:] or members)] if command.how == "torchrun" else [pid]

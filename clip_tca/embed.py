@@ -13,7 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import fault
+from clip_tca.datasets.pictures import fault, mark
 from clip_tca.encoder import Encoder
 from clip_tca.loader import loader
 from clip_tca.processes import current
@@ -150,6 +150,7 @@ class Embedder:
                 found = [next(new) for _ in range(0, len(parts[i]), self.batch)]
                 shard = torch.cat([z for z, _ in found])
                 bad = {position for _, positions in found for position in positions}
+                _check_unchanged(domain, parts[i], title)
                 if entry and not bad:  # otherwise a mended picture would not be looked at again
                     entry.write(i, shard)
                 encoded[i] = shard, bad
@@ -222,6 +223,17 @@ class Embedder:
         """With images/s and time left; ``disable=None`` is tqdm's word for: only on a terminal."""
         hidden = None if self.progress and current().first else True
         return tqdm(total=total, desc=title, unit="image", disable=hidden, leave=False)
+
+
+def _check_unchanged(domain: Domain, rows: range, title: str) -> None:
+    """Refuse files that are no longer those that were looked at: the store would keep them under the wrong name."""
+    files = ((i, domain.source(i)) for i in ([] if domain.drawn else rows))
+    changed = [domain.names[i] for i, file in files if isinstance(file, str) and mark(file) != domain.marks[i]]
+    if changed:
+        more = f" and {len(changed) - 1} more" if changed[1:] else ""
+        raise ValueError(
+            f"{title}/{changed[0]}{more} changed during the run; run again when the files stay as they are"
+        )
 
 
 def _fault(domain: Domain, index: int) -> str | None:

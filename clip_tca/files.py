@@ -12,6 +12,10 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PART = ".part"
 """How the name of something that is still being written ends."""
@@ -22,10 +26,13 @@ WHOLE = ".whole"
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A file to write to, in a folder of its own beside ``path``; it takes that name at the end, or goes after an error.
+    """A file to write to, in a folder of its own beside ``path``; it takes that name at the end.
 
-    What a run that was killed has left goes away when the same file is written again. A symbolic link stays one: the
-    file it points to is replaced. Pipes and devices are written to as they are.
+    After an error it goes away, and what a run that was killed has left, when the same file is written again. A
+    symbolic link stays one: the file it points to is replaced. Pipes and devices are written to as they are.
+
+    Raises:
+        OSError: With the name of the file, where the system's own names none, as when the disk is full.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -41,6 +48,7 @@ def atomic(path: Path) -> Iterator[Path]:
         _close_after(stack, handle)
         stack.callback(whole.unlink, missing_ok=True)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        stack.enter_context(_naming(path))
         yield part  # libraries may put files of their own beside it, or another one in its place
         umask = os.umask(0)
         os.umask(umask)
@@ -49,6 +57,16 @@ def atomic(path: Path) -> Iterator[Path]:
         os.replace(part, whole)  # out of the folder, so that the last step of all is the one that gives the name
         shutil.rmtree(folder)
         os.replace(whole, path)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _close_after(stack: ExitStack, handle: int | None) -> None:
@@ -113,6 +131,18 @@ def write_text(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` atomically, in UTF-8; of a name that is not Unicode, its bytes are written out."""
     with atomic(path) as part:
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a ``.safetensors`` file atomically."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        with atomic(path) as part:
+            save_file(tensors, part, metadata=metadata)
+    except SafetensorError as error:  # which is how its library says that a disk is full
+        raise OSError(f"{path} can't be written ({error})") from error
 
 
 def sha256(path: Path) -> str:

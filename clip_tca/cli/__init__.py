@@ -88,11 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             traceback.print_exc()
         if not getattr(error, "told", False):
-            print(f"clip-tca: {error}", file=sys.stderr)
+            print(f"clip-tca: {reason(error)}", file=sys.stderr)
         return 1
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+def reason(error: Exception) -> str:
+    """What an error says; one of the system's in the order that ours have: the file, then what is wrong."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _run(options: argparse.Namespace) -> int:
