@@ -5,10 +5,9 @@
 Every case has a store and an output folder of its own. A command is killed (``kill -9``) at a random moment, half of
 the times with its worker processes and half without them; then the same command runs to its end. Looked at are: after
 the kill, that nothing half-written has a final name; after the second run, that every file is the one of an undisturbed
-run, and that there are no others. JSON is compared without ``cost``, ``.npz`` by value because it holds times,
-``.safetensors`` by header and values because its library writes the header in any order, all else byte by byte. Then
-every command is killed once before each of its file operations (``--no-steps`` leaves that out), where a random moment
-rarely strikes.
+run, and that there are no others. JSON is compared without ``cost``, ``.safetensors`` by header and values because its
+library writes the header in any order, all else byte by byte. Then every command is killed once before each of its file
+operations (``--no-steps`` leaves that out), where a random moment rarely strikes.
 
 Commands run in forks of this process, which has the libraries imported; some in fresh processes, and ``adapt`` also
 under ``torchrun`` with two. What Python's multiprocessing leaves in TMPDIR when its process is killed (``pymp-…``) is
@@ -21,16 +20,12 @@ import argparse
 import contextlib
 import hashlib
 import json
-import multiprocessing.util
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +37,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torchvision  # noqa: F401
+from killing import Command, finish, kill_before, start, strike
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -49,32 +45,11 @@ import clip_tca.evaluation.runner
 import clip_tca.report.page
 import clip_tca.shelf.job
 import clip_tca.shelf.tables  # noqa: F401
-from clip_tca.cli import main as clip_tca_main
 
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
-PATIENCE, HANGS = 60, 1000
-"""Seconds after which a run counts as hanging, and what stands for its exit code then."""
-
 PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", "demo", "--workers", "1"]
 ADAPT = ["--text", "../inputs/text.npy", "-o"]
 EVERYTHING = ["--write", "embeddings,labels,scores"]
-
-
-@dataclass
-class Command:
-    """A command, how many of a hundred random kills are its own, and how it is started."""
-
-    name: str
-    arguments: list[str]
-    share: int
-    how: str = "fork"
-    before: list[str] | None = None  # a command whose output is there already
-
-    @property
-    def words(self) -> list[str]:
-        """What a shell would be given."""
-        several = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port()), "-m"]
-        return [sys.executable, "-m", *(several if self.how == "torchrun" else []), "clip_tca", *self.arguments]
 
 
 COMMANDS = [
@@ -117,15 +92,6 @@ class Row:
         return bool(self.half or self.strays or self.identical < self.kills)
 
 
-def port() -> int:
-    """A free one."""
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def make_inputs(place: Path) -> None:
     """Pictures of two domains and two classes, embeddings in every format, class texts; all small."""
     rng = np.random.default_rng(0)
@@ -152,100 +118,6 @@ def table(z: np.ndarray) -> pa.Table:
     return pa.table({"number": range(len(z)), "embedding": pa.FixedSizeListArray.from_arrays(z.ravel(), z.shape[1])})
 
 
-# -- running and killing -----------------------------------------------------------------------------------------------
-
-
-def start(command: Command, case: Path, hook: Callable[[], None] | None = None) -> int:
-    """Start a command in a session of its own; its process."""
-    (case / "tmp").mkdir(parents=True, exist_ok=True)
-    (case / "out").mkdir(exist_ok=True)
-    environment = {"CLIP_TCA_CACHE": str(case / "store"), "TMPDIR": str(case / "tmp")}
-    log = case.parent / "log"
-    if command.how != "fork":
-        with log.open("wb") as file:
-            everything = {**os.environ, **environment}
-            return subprocess.Popen(  # noqa: S603
-                command.words, cwd=case, env=everything, stdout=file, stderr=file, start_new_session=True
-            ).pid
-    if pid := os.fork():
-        return pid
-    code = 1
-    try:
-        os.setsid()
-        os.chdir(case)
-        os.environ.update(environment)
-        tempfile.tempdir = None
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        if hook:
-            hook()
-        code = clip_tca_main(command.arguments)
-        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
-
-
-def finish(pid: int) -> int:
-    """Wait for a process; its exit code, negative for a signal, or HANGS."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    for member in family(pid):
-        os.kill(member, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return HANGS
-
-
-def family(pid: int) -> list[int]:
-    """A process and all that it has started."""
-    with contextlib.suppress(OSError):
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-        return [pid, *(one for child in children for one in family(int(child)))]
-    return [pid]
-
-
-def strike(pid: int, command: Command, alone: bool, rng: random.Random) -> None:
-    """Kill a run with all that it has started; ``alone`` only its own process (under torchrun, one of them)."""
-    members = family(pid)
-    if alone:
-        members = [rng.choice(members[1:] or members)] if command.how == "torchrun" else [pid]
-    for member in members:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(member, signal.SIGKILL)
-
-
-def kill_before(step: int, log: Path) -> Callable[[], None]:
-    """For a fork: count the operations that change files, note the number, and die before number ``step``."""
-    kinds = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "tempfile.mkdtemp", "shutil.rmtree"}
-    seen = 0
-
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal seen
-        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if os.getpid() != me or not (writes or event in kinds) or str(arguments[0]).startswith("/dev/"):
-            return
-        if seen == step:
-            os.kill(me, signal.SIGKILL)
-        seen += 1
-        os.pwrite(count, b"%6d" % seen, 0)
-
-    me = 0
-    count = -1
-
-    def install() -> None:
-        nonlocal me, count
-        me, count = os.getpid(), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        sys.addaudithook(hook)
-
-    return install
-
-
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
@@ -262,9 +134,6 @@ def content(path: Path) -> str:
         if path.suffix == ".safetensors":
             size = int.from_bytes(whole[:8], "little")
             whole = json.dumps(json.loads(whole[8 : 8 + size]), sort_keys=True).encode() + whole[8 + size :]
-        if path.suffix == ".npz":
-            arrays = np.load(path)
-            whole = b"".join(name.encode() + arrays[name].tobytes() for name in sorted(arrays))
     return hashlib.sha256(whole).hexdigest()
 
 
