@@ -10,8 +10,8 @@ library writes the header in any order, all else byte by byte. Then every comman
 operations (``--no-steps`` leaves that out), where a random moment rarely strikes.
 
 Commands run in forks of this process, which has the libraries imported; some in fresh processes, and ``adapt`` also
-under ``torchrun`` with two. What Python's multiprocessing leaves in TMPDIR when its process is killed (``pymp-…``) is
-shown apart. The table goes to standard output; the exit code is 1 if anything was wrong.
+under ``torchrun`` with two. What Python's multiprocessing and torchrun leave in TMPDIR when they are killed (``pymp-…``,
+``torchelastic_…``) is shown apart. The table goes to standard output; the exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -161,7 +162,7 @@ def again(command: Command, case: Path, expected: dict[str, str], before: dict[s
     same = {name: found.get(name) for name in expected} == expected and (code == 0 or "exists; choose" in said)
     row.identical += same
     row.strays.update(strays)
-    row.temporary.update(path.name.split("-")[0] for path in (case / "tmp").iterdir())
+    row.temporary.update(re.split("[-_]", path.name)[0] for path in (case / "tmp").iterdir())
     if half or strays or not same:
         different = [name for name in expected if found.get(name) != expected[name]]
         found_out = f"half {half}, different {different}, strays {strays[:4]}, exit {code}: {said[-200:]}"

@@ -33,7 +33,7 @@ from clip_tca import embed, files, loader
 from clip_tca.cli import main
 from clip_tca.datasets.folder import load_folder
 from clip_tca.shelf import job
-from clip_tca.shelf.staging import Staging
+from clip_tca.shelf.staging import RECORD, Staging
 from tests.conftest import MODEL
 
 OLD = "of an earlier run"
@@ -398,11 +398,11 @@ def test_killed_while_a_folder_is_replaced(new, tmp_path):
     stage = tmp_path / ".z.part"
     for place, text in {stage / "old": "old", (tmp_path / "z" if new == "." else stage / new): "new"}.items():
         place.mkdir(parents=True)
-        (place / "clip-tca.json").write_text(text)
+        (place / RECORD).write_text(text)
     with pytest.raises(ValueError, match="exists"):
         Staging(tmp_path / "z", single=False)
-    assert listing(tmp_path) == ["z", "z/clip-tca.json"]
-    assert (tmp_path / "z" / "clip-tca.json").read_text() == "new"
+    assert listing(tmp_path) == ["z", f"z/{RECORD}"]
+    assert (tmp_path / "z" / RECORD).read_text() == "new"
 
 
 def test_decoding_workers_end_with_their_run(tmp_path):
@@ -502,5 +502,5 @@ def test_an_output_that_is_a_link_stays_one(inputs, tmp_path):
     assert run(adapt(inputs, "z.npz", tmp_path / "folder")).code == 0
     assert (tmp_path / "a.npy").is_symlink()
     assert (tmp_path / "folder").is_symlink()
-    assert listing(tmp_path / "real") == ["a.npy", "a.npy.json", "folder", "folder/clip-tca.json", "folder/z.npz"]
+    assert listing(tmp_path / "real") == ["a.npy", "a.npy.json", "folder", f"folder/{RECORD}", "folder/z.npz"]
     run(adapt(inputs, "z.npy", tmp_path / "a.npy")).failed("exists")
