@@ -10,7 +10,7 @@ library writes the header in any order, all else byte by byte. Then every comman
 operations (``--no-steps`` leaves that out), where a random moment rarely strikes.
 
 Commands run in forks of this process, which has the libraries imported; some in fresh processes, and ``adapt`` also
-under ``torchrun`` with two. What Python's multiprocessing and torchrun leave in TMPDIR when they are killed (``pymp-…``,
+under ``torchrun`` with two. What multiprocessing and torchrun leave in TMPDIR when they are killed (``pymp-…``,
 ``torchelastic_…``) is shown apart. The table goes to standard output; the exit code is 1 if anything was wrong.
 """
 
