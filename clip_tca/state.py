@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from clip_tca.files import atomic
+from clip_tca.files import write_tensors
 from clip_tca.zero_shot import ZeroShotClassifier
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counter
         "classifier": adapter.classifier.fingerprint(),
     }
     whole = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
-    with atomic(path) as part:
-        save_file(whole, part, metadata={"clip_tca": json.dumps(record, default=int)})
+    write_tensors(path, whole, {"clip_tca": json.dumps(record, default=int)})
 
 
 def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -28,7 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from clip_tca.files import PART, atomic, write_text
+from clip_tca.files import PART, atomic, sweep, write_text
 
 log = logging.getLogger("clip_tca")
 
@@ -138,8 +138,7 @@ class Entry:
             except OSError:
                 log.debug("no lock on %s", self.path)
             else:
-                for stray in self.path.glob(f".*{PART}"):  # of a run that was killed while it wrote
-                    stray.unlink(missing_ok=True)
+                sweep(self.path.glob(f".*{PART}"))  # of a run that was killed while it wrote
             yield
         finally:
             os.close(handle)
@@ -204,6 +203,7 @@ class Store:
                 for file in (self.root / folder).glob(f"*{suffix}"):
                     if _KEY.fullmatch(file.name.removesuffix(suffix)) and file.is_file():
                         file.unlink()
+                sweep((self.root / folder).glob(f".*{PART}"))
                 with contextlib.suppress(OSError):  # not there, or something in it is not ours
                     (self.root / folder).rmdir()
         return len(chosen)

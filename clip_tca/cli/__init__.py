@@ -59,6 +59,9 @@ def say_warnings() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command: 0 done, 1 failed with one clear line, 2 wrong usage, 130 interrupted."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: nothing is printed, and no file gets its number
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
@@ -85,11 +88,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             traceback.print_exc()
         if not getattr(error, "told", False):
-            print(f"clip-tca: {error}", file=sys.stderr)
+            print(f"clip-tca: {reason(error)}", file=sys.stderr)
         return 1
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+def reason(error: Exception) -> str:
+    """What an error says; one of the system's in the order that ours have: the file, then what is wrong."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _run(options: argparse.Namespace) -> int:

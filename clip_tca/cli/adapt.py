@@ -235,8 +235,8 @@ def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
         raise ValueError(f"output: {path} exists; choose another name, or replace it: --overwrite")
     with atomic(path) as part, part.open("wb") as file:
         tally = job.pour(units, lambda _unit: RowSink(file))
-    if path.is_file():
-        write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, texts))
+        if part.is_file():  # the record first: where the file is, its record is too
+            write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, texts))
     return tally
 
 

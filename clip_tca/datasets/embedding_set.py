@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clip_tca.files import atomic
+from clip_tca.files import write_tensors
 
 
 @dataclass
@@ -32,14 +32,11 @@ class EmbeddingSet:
 
     def save(self, path: str | Path, text: str = "text.single") -> None:
         """Write what :func:`load` reads, with the text embeddings under the name ``text``."""
-        from safetensors.torch import save_file
-
         tensors = {text: self.text.contiguous()}
         for name, (z, y) in self.domains.items():
             tensors |= {f"{name}.embeddings": z.contiguous(), f"{name}.labels": y.contiguous()}
         kept = {"classes": self.classes, "about": self.about}
-        with atomic(Path(path)) as part:
-            save_file(tensors, part, {"scale": str(self.scale), **{k: json.dumps(v) for k, v in kept.items()}})
+        write_tensors(Path(path), tensors, {"scale": str(self.scale), **{k: json.dumps(v) for k, v in kept.items()}})
 
 
 def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:

@@ -107,8 +107,13 @@ class Npz:
     def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
         """All rows (``start`` is 0 and ``stop`` their number), ``rows`` at a time."""
         width = self.dim * self._stored.itemsize
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
-            _header(file)
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                opened = archive.open(f"{self.name}.npy")  # stays open when the archive is closed
+            _header(opened)
+        except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
+            raise damaged(self.path, error) from None
+        with opened as file:
             for first in range(start, stop, rows):
                 wanted = (min(first + rows, stop) - first) * width
                 try:
