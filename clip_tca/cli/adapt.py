@@ -231,8 +231,8 @@ def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
     if options.output == "-":
         return job.pour(units, lambda _unit: RowSink(sys.stdout.buffer))
     path = Path(options.output)
-    if path.exists() and path.is_file() and not options.overwrite:
-        raise ValueError(f"output: {path} exists; choose another name, or replace it: --overwrite")
+    if there := [one for one in (path, path.with_name(f"{path.name}.json")) if one.is_file() and not options.overwrite]:
+        raise ValueError(f"output: {there[0]} exists; choose another name, or replace it: --overwrite")
     with atomic(path) as part, part.open("wb") as file:
         tally = job.pour(units, lambda _unit: RowSink(file))
         if part.is_file():  # the record first: where the file is, its record is too

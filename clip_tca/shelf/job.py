@@ -253,7 +253,9 @@ class Job:
             return
         needed, free = self.layout.row_bytes() * shelf.rows, shutil.disk_usage(folder).free
         if needed > free:
-            raise ValueError(f"output: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free; make room")
+            raise ValueError(
+                f"output: {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} are free in {folder}; make room"
+            )
 
     def _full(self, error: OSError, target: Path) -> ValueError:
         kept = "nothing was kept"
