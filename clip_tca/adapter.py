@@ -47,6 +47,9 @@ A = TypeVar("A", bound="Adapter")
 BLOCK = 1024
 """Rows adapted at a time: few enough to stay in the processor's cache between one step and the next."""
 
+TOGETHER = 64
+"""Rows of a stream that wait to be observed together while its map is not due: single rows would cost far more."""
+
 _ORACLE = (
     "balance: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
     "or choose one that needs none: estimated, global, uniform, predicted"
@@ -69,6 +72,7 @@ class Adapter(ABC):
     _device: torch.device | None = None
     _dtype: torch.dtype
     _solution: dict[str, Tensor]
+    _waiting: list[Tensor]
     _cast: dict[tuple[str, torch.device, torch.dtype], Tensor]
 
     # -- fitting -------------------------------------------------------------------------------------------------------
@@ -162,6 +166,7 @@ class Adapter(ABC):
         merged = type(self)(self.classifier, **{name: getattr(self, name) for name in self.options})  # type: ignore[call-arg]
         merged._start(self._device or torch.device("cpu"), self._dtype)
         for part in (self, other):
+            part._settle()
             merged._absorb(part)
         return merged
 
@@ -340,17 +345,29 @@ class Adapter(ABC):
     def _start(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
         self._device, self._dtype = device, compute_dtype(dtype)
         self._seen = self._pending = self._last = 0
-        self._solution, self._cast = {}, {}
+        self._solution, self._cast, self._waiting = {}, {}, []
         self._begin(device, self._dtype, first)
 
     def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
-        for start in range(0, len(rows), CHUNK):
-            part = slice(start, start + CHUNK)
-            also = (None if extra is None else extra[part] for extra in (labels, logits))
-            self._observe(self._prepared(rows[part]), *also)
+        if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
+            self._waiting.append(self._prepared(rows.clone()))
+            if sum(map(len, self._waiting)) >= TOGETHER:
+                self._settle()
+        else:
+            self._settle()
+            for start in range(0, len(rows), CHUNK):
+                part = slice(start, start + CHUNK)
+                also = (None if extra is None else extra[part] for extra in (labels, logits))
+                self._observe(self._prepared(rows[part]), *also)
         self._seen += len(rows)
         self._pending += len(rows)
         self._last = len(rows)
+
+    def _settle(self) -> None:
+        """Observe the rows that wait."""
+        if self._waiting:
+            rows, self._waiting = torch.cat(self._waiting), []
+            self._observe(rows, None, None)
 
     def _ready(self, z: Tensor | np.ndarray) -> Tensor:
         """Checked rows, with a map that is fresh enough for them."""
@@ -368,6 +385,7 @@ class Adapter(ABC):
 
     @torch.inference_mode(False)
     def _solve_now(self) -> None:
+        self._settle()
         self._solution = self._solve()
         self._cast.clear()
         self._pending = 0

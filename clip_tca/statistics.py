@@ -16,6 +16,9 @@ from torch import Tensor
 
 from clip_tca.embeddings import chunks, exact, exact_dtype
 
+BLOCK = 192
+"""Columns of a symmetric product computed together: few enough to leave out nearly half, enough to be fast."""
+
 
 @dataclass
 class Moments:
@@ -55,7 +58,7 @@ class Moments:
             mean = part.mean(dim=0)
             x = part - mean
             squares = (x * x).sum(dim=1)
-            self._add(len(part), mean, x.T @ x if len(part) > 1 else None, squares @ x, squares @ squares)
+            self._add(len(part), mean, symmetric_product(x, x) if len(part) > 1 else None, squares @ x, squares @ squares)
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both sets of rows together; neither operand changes."""
@@ -130,6 +133,16 @@ def _shifted(n: int, scatter: Tensor | None, cubes: Tensor, quartics: Tensor, sh
     trace = torch.zeros_like(square) if scatter is None else scatter.diagonal().sum()
     quartics = quartics - 4 * (shift @ cubes) + 4 * (shift @ moved) + 2 * square * trace + n * square**2
     return cubes - shift * trace - 2 * moved - n * square * shift, quartics
+
+
+def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
+    """aᵀb ``(d, d)`` where it is known to be symmetric: the upper half is computed, the lower one is its mirror."""
+    product = a.new_empty(a.shape[1], b.shape[1])
+    for start in range(0, len(product), BLOCK):
+        rows = a[:, start : start + BLOCK].T @ b[:, start:]
+        product[start : start + BLOCK, start:] = rows
+        product[start:, start : start + BLOCK] = rows.T
+    return product
 
 
 def mean(z: Tensor) -> Tensor:
