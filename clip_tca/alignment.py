@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clip_tca.statistics import symmetric_product
+from clip_tca.symmetric import eigh, symmetric_product
 
 
 def gradient(sigma_t: Tensor, sigma_s: Tensor, steps: int = 20, lr: float = 1e-3) -> Tensor:
@@ -62,7 +62,7 @@ def _axes(sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Rounding leaves slightly negative or tiny eigenvalues where there should be zeros; inverting those would blow up.
     """
-    values, vectors = torch.linalg.eigh((sigma + sigma.T) / 2)
+    values, vectors = eigh((sigma + sigma.T) / 2)
     floor = values[-1].clamp_min(torch.finfo(values.dtype).tiny) * len(sigma) * torch.finfo(values.dtype).eps
     real = values > floor
     root = torch.where(real, values, 0.0).sqrt()

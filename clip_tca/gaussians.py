@@ -14,6 +14,7 @@ from torch import Tensor
 
 from clip_tca.embeddings import CHUNK, chunks, exact
 from clip_tca.statistics import Moments, mean
+from clip_tca.symmetric import eigh
 from clip_tca.zero_shot import ZeroShotClassifier
 
 FEWEST_PRIOR_IMAGES = 2.0
@@ -123,7 +124,7 @@ class Axes:
         else:
             moments = Moments.of(z)
             span, centre, scatter = None, moments.mean, moments.scatter
-        values, vectors = torch.linalg.eigh(scatter)
+        values, vectors = eigh(scatter)
         directions = vectors if span is None else span @ vectors
         y, turn, shift = z.new_empty(n, len(values)), directions.to(z.dtype), centre.to(z.dtype)
         for start in range(0, n, CHUNK):

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.embeddings import chunks, exact, exact_dtype
-
-BLOCK = 192
-"""Columns of a symmetric product computed together: few enough to leave out nearly half, enough to be fast."""
+from clip_tca.symmetric import symmetric_product
 
 
 @dataclass
@@ -133,16 +131,6 @@ def _shifted(n: int, scatter: Tensor | None, cubes: Tensor, quartics: Tensor, sh
     trace = torch.zeros_like(square) if scatter is None else scatter.diagonal().sum()
     quartics = quartics - 4 * (shift @ cubes) + 4 * (shift @ moved) + 2 * square * trace + n * square**2
     return cubes - shift * trace - 2 * moved - n * square * shift, quartics
-
-
-def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
-    """aᵀb ``(d, d)`` where it is known to be symmetric: the upper half is computed, the lower one is its mirror."""
-    product = a.new_empty(a.shape[1], b.shape[1])
-    for start in range(0, len(product), BLOCK):
-        rows = a[:, start : start + BLOCK].T @ b[:, start:]
-        product[start : start + BLOCK, start:] = rows
-        product[start:, start : start + BLOCK] = rows.T
-    return product
 
 
 def mean(z: Tensor) -> Tensor:
