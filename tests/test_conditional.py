@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from clip_tca import ConditionalTCA, ZeroShotClassifier
-from clip_tca.gaussians import Axes, Gaussians, SoftStatistics, fewest, gaussian_head, matching_temperature, prior_images
+from clip_tca.gaussians import (
+    Axes,
+    Gaussians,
+    SoftStatistics,
+    fewest,
+    gaussian_head,
+    matching_temperature,
+    prior_images,
+)
 from clip_tca.statistics import shrink
 from tests.conftest import Shifted
 
