@@ -8,13 +8,11 @@ Exits with 0 whether goals are met or not: speed depends on the machine, so it i
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import platform
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 NAMES = ("fit", "stream", "command", "encode", "threads", "growth")

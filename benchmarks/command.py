@@ -61,7 +61,7 @@ def imported(path: Path) -> list[str]:
     return done.stdout.split()
 
 
-def rows(quick: bool) -> list[Row]:
+def rows(quick: bool) -> list[Row]:  # noqa: ARG001 (it is quick)
     """Start-up, an evaluation from beginning to end, imports and memory."""
     torch.set_num_threads(1)
     python, torch_alone = run(["-c", "pass"]), run(["-c", "import torch"])
@@ -91,8 +91,8 @@ def rows(quick: bool) -> list[Row]:
             {"imported": " ".join(heavy) or "none", "looked for": " ".join(HEAVY)},
         ),
     ]
+    z, g = embeddings(PACS["sketch"], 512)
     for make in (LinearTCA, ConditionalTCA):
-        z, g = embeddings(PACS["sketch"], 512)
         make(g).fit(z[:1000])
         peak = peak_bytes(lambda make=make: make(g).fit(z))
         found.append(

@@ -1,4 +1,4 @@
-"""How time and memory of a fit grow with images, dimensions, classes and k, one at a time; draws growth.svg. One thread."""
+"""How time and memory of a fit grow with images, dimensions, classes and k, on one thread; draws growth.svg."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def draw(found: dict[str, dict[str, list[tuple[int, float, float]]]], path: Path
         for column, (axis, lines) in enumerate(found.items()):
             for what in (0, 1):
                 panel = shown[column + what * len(found)]
-                for index, (method, line) in enumerate(lines.items()):
+                for method, line in lines.items():
                     x, y = [v for v, *_ in line], [point[what] for _, *point in line]
                     panel.plot(x, y, label=method, **series(list(METHODS).index(method)))
                 sizes_axis(panel, x, AXES[axis][0] if what else "")

@@ -15,7 +15,7 @@ from clip_tca.symmetric import eigh
 def rows(quick: bool) -> list[Row]:
     """How many times longer torch.linalg.eigh takes on two threads, with every core busy."""
     threads = torch.get_num_threads()
-    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]  # noqa: S603
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     found = []
     try:
         torch.set_num_threads(2)

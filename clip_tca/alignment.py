@@ -42,7 +42,7 @@ def gradient(sigma_t: Tensor, sigma_s: Tensor, steps: int = 20, lr: float = 1e-3
 
 def coral(sigma_t: Tensor, sigma_s: Tensor) -> Tensor:
     """Whitening and colouring, Σ_t^{-1/2} Σ̂_s^{1/2}."""
-    root, inverse, vectors = _axes(sigma_t)
+    _, inverse, vectors = _axes(sigma_t)
     other, _, others = _axes(sigma_s)
     turned = (vectors * inverse) @ (vectors.T @ others)
     return (turned * other) @ others.T + _rest(inverse, vectors)
