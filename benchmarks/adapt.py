@@ -142,7 +142,7 @@ def main() -> None:
                 for one in names
             )
             print(f"two processes ({took:.0f} s) and one give the same {kind}: {same}")
-        cost = json.loads((folder / "out-n" / "clip-tca.json").read_text())["cost"]
+        cost = json.loads((folder / "out-n" / "_clip-tca.json").read_text())["cost"]
         print(f"one process: first pass {cost['fitting_seconds']:.1f} s, second {cost['adapting_seconds']:.1f} s")
         rates(folder / "n", folder / "out-rates", options.dim)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clip_tca.conditional import ConditionalTCA
     from clip_tca.evaluation.runner import evaluate
-    from clip_tca.tca import MLPTCA, LinearTCA
+    from clip_tca.mlp_tca import MLPTCA
+    from clip_tca.tca import LinearTCA
     from clip_tca.zero_shot import ZeroShotClassifier
 
 __version__ = "0.1.0"
@@ -24,7 +25,7 @@ __all__ = ["MLPTCA", "ConditionalTCA", "LinearTCA", "ZeroShotClassifier", "__ver
 _HOMES = {
     "ConditionalTCA": "clip_tca.conditional",
     "LinearTCA": "clip_tca.tca",
-    "MLPTCA": "clip_tca.tca",
+    "MLPTCA": "clip_tca.mlp_tca",
     "ZeroShotClassifier": "clip_tca.zero_shot",
     "evaluate": "clip_tca.evaluation.runner",
 }

@@ -14,30 +14,25 @@ So a stream that has ended gives the one-shot result, and batch size 1 costs lit
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.checks import whole
 from clip_tca.embeddings import (
-    CHUNK,
     Array,
     check_labels,
     check_logits,
     check_rows,
-    compute_dtype,
     is_fake,
     like,
     to_tensor,
-    unit,
 )
+from clip_tca.learner import Learner
 from clip_tca.linear_head import LinearHead
-from clip_tca.sample import Sample
 from clip_tca.zero_shot import ZeroShotClassifier
 
 log = logging.getLogger("clip_tca.adapter")
@@ -47,33 +42,14 @@ A = TypeVar("A", bound="Adapter")
 BLOCK = 1024
 """Rows adapted at a time: few enough to stay in the processor's cache between one step and the next."""
 
-TOGETHER = 64
-"""Rows of a stream that wait to be observed together while its map is not due: single rows would cost far more."""
-
 _ORACLE = (
     "balance: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
     "or choose one that needs none: estimated, global, uniform, predicted"
 )
 
 
-class Adapter(ABC):
+class Adapter(Learner):
     """What LinearTCA, MLPTCA and ConditionalTCA share. Constructors only store; options are checked by ``fit``."""
-
-    options: ClassVar[tuple[str, ...]]
-    """Names of the constructor's arguments after the classifier: what a saved state records."""
-
-    classifier: ZeroShotClassifier
-    normalize: bool
-    refresh: Literal["auto"] | int
-
-    _seen = 0
-    _pending = 0
-    _last = 0
-    _device: torch.device | None = None
-    _dtype: torch.dtype
-    _solution: dict[str, Tensor]
-    _waiting: list[Tensor]
-    _cast: dict[tuple[str, torch.device, torch.dtype], Tensor]
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
@@ -179,7 +155,8 @@ class Adapter(ABC):
                     f"merge: {name} is {getattr(self, name)!r} here and {getattr(other, name)!r} there; "
                     "both must have the same options"
                 )
-        if self.classifier.fingerprint() != other.classifier.fingerprint():
+        mine, its = self.classifier, other.classifier
+        if mine is not its and mine.fingerprint() != its.fingerprint():
             raise ValueError("merge: the class texts or their scale differ; both must have the same classifier")
 
     @property
@@ -266,70 +243,7 @@ class Adapter(ABC):
         adapter._solution = solution
         return adapter
 
-    # -- what a subclass says ------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _check_options(self) -> None:
-        """Raise ValueError for an option that is not allowed."""
-
-    @abstractmethod
-    def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
-        """Empty state for a new stream of rows of ``dtype`` on ``device``, or for its part from row ``first`` on."""
-
-    @abstractmethod
-    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
-        """Add rows to the state."""
-
-    @abstractmethod
-    def _samples(self) -> list[Sample]:
-        """The samples that it keeps."""
-
-    def _begin_segment(self, first: int) -> None:
-        """The next row is number ``first`` of all, whatever has been seen of those before it."""
-        for sample in self._samples():
-            sample.seen = first
-
-    def _end_segment(self, number: int) -> None:  # noqa: B027 (most have nothing that rounds)
-        """The rows since the last segment were segment ``number``: what follows is summed up apart from them."""
-
-    def _absorb(self: A, other: A) -> None:
-        """Add what another adapter with the same options has observed."""
-        self._seen += other._seen
-        self._pending += other._seen
-        self._last = other._last
-        for mine, its in zip(self._samples(), other._samples(), strict=True):
-            mine.merge(its)
-
-    @abstractmethod
-    def _solve(self) -> dict[str, Tensor]:
-        """The map for everything observed so far."""
-
-    @abstractmethod
-    def _move(self, z: Tensor) -> Tensor:
-        """Adapted embeddings of prepared rows."""
-
-    @abstractmethod
-    def _score(self, z: Tensor) -> Tensor:
-        """Adapted logits of prepared rows."""
-
-    @abstractmethod
-    def _state(self) -> dict[str, Tensor]:
-        """What has been observed, by name."""
-
-    @abstractmethod
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what :meth:`_state` gave."""
-
-    @property
-    def uses_labels(self) -> bool:
-        """Whether the options ask for the true labels: an oracle, for comparison only."""
-        return False
-
-    @abstractmethod
-    def _warn(self) -> None:
-        """Log what the user should know about the fit."""
-
-    # -- shared work ---------------------------------------------------------------------------------------------------
+    # -- what comes in -------------------------------------------------------------------------------------------------
 
     def _checked(self, z: Tensor | np.ndarray) -> Tensor:
         if not isinstance(self.classifier, ZeroShotClassifier):
@@ -339,36 +253,6 @@ class Adapter(ABC):
         check_rows(rows, self.classifier.dim)
         return rows
 
-    def _prepared(self, z: Tensor) -> Tensor:
-        return unit(z) if self.normalize else z.to(compute_dtype(z.dtype))
-
-    def _start(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
-        self._device, self._dtype = device, compute_dtype(dtype)
-        self._seen = self._pending = self._last = 0
-        self._solution, self._cast, self._waiting = {}, {}, []
-        self._begin(device, self._dtype, first)
-
-    def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
-        if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
-            self._waiting.append(self._prepared(rows.clone()))
-            if sum(map(len, self._waiting)) >= TOGETHER:
-                self._settle()
-        else:
-            self._settle()
-            for start in range(0, len(rows), CHUNK):
-                part = slice(start, start + CHUNK)
-                also = (None if extra is None else extra[part] for extra in (labels, logits))
-                self._observe(self._prepared(rows[part]), *also)
-        self._seen += len(rows)
-        self._pending += len(rows)
-        self._last = len(rows)
-
-    def _settle(self) -> None:
-        """Observe the rows that wait."""
-        if self._waiting:
-            rows, self._waiting = torch.cat(self._waiting), []
-            self._observe(rows, None, None)
-
     def _ready(self, z: Tensor | np.ndarray) -> Tensor:
         """Checked rows, with a map that is fresh enough for them."""
         self._require_fitted()
@@ -377,37 +261,3 @@ class Adapter(ABC):
         if not self._solution or self._pending >= wait or len(rows) > self._last:
             self._update()
         return rows
-
-    def _update(self) -> None:
-        self._require_fitted()
-        if self._pending or not self._solution:
-            self._solve_now()
-
-    @torch.inference_mode(False)
-    def _solve_now(self) -> None:
-        self._settle()
-        self._solution = self._solve()
-        self._cast.clear()
-        self._pending = 0
-
-    def _require_fitted(self) -> None:
-        if self._device is None:
-            raise ValueError(f"{type(self).__name__} is not fitted yet; call fit(z) or partial_fit(batch) first")
-
-    def _solution_state(self) -> dict[str, Tensor]:
-        return {f"solution.{name}": tensor for name, tensor in self._solution.items()}
-
-    def _learned(self, name: str) -> Tensor:
-        self._update()
-        return self._solution[name]
-
-    def _solved(self, name: str, z: Tensor) -> Tensor:
-        """A part of the map in the dtype and on the device of ``z``, converted once for each solution."""
-        key = (name, z.device, z.dtype)
-        if key not in self._cast:
-            self._cast[key] = self._solution[name].to(z.device, z.dtype)
-        return self._cast[key]
-
-    def _check_common(self) -> None:
-        if self.refresh != "auto" and not whole(self.refresh, 1):
-            raise ValueError(f"refresh: {self.refresh!r}; allowed are 'auto' or a whole number of at least 1")

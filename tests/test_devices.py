@@ -10,7 +10,7 @@ from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier, alig
 from clip_tca.embeddings import unit
 from clip_tca.gaussians import Axes, Gaussians, Head, SoftStatistics, least_move, matching_temperature
 from clip_tca.pseudo_source import uncertainty
-from clip_tca.statistics import Moments, coral_distance, ledoit_wolf_shrinkage, shrink
+from clip_tca.statistics import Moments, Segments, coral_distance, ledoit_wolf_shrinkage, shrink
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_map_learned_on_the_cpu_serves_rows_on_the_gpu(adapter, shifted):
     with FakeTensorMode(allow_non_fake_inputs=True):
         z = torch.randn(20, 24, device="cuda", dtype=torch.float16)
         moved, logits, labels = tca.transform(z), tca.logits(z), tca.predict(z)
-    on_cuda(moved, logits, labels)
+        on_cuda(moved, logits, labels, *tca.adapt(z))
     assert moved.dtype == torch.float16
 
 
@@ -97,3 +97,17 @@ def test_conditional_from_end_to_end(cuda, text_device):
     tca = ConditionalTCA(classifier(text_device)).fit(z)
     tca.partial_fit(z[:3])
     on_cuda(tca.transform(z), tca.probabilities(z), tca.predict(z), tca.W_, tca.counts_, tca.means_)
+
+
+def test_merging_and_folding(cuda):
+    """ConditionalTCA for the same reason; what LinearTCA adds to a merge are its moments and its bank."""
+    z = torch.randn(500, 8, device="cuda")
+    g = classifier("cuda")
+    parts = [ConditionalTCA(g).fit(part) for part in z.split(250)]
+    merged = parts[0].merge(parts[1])
+    head = merged.folded()
+    on_cuda(merged.logits(z), head.weight, head.bias, head.logits(z), head.linear().weight)
+    segments = Segments()
+    for number in (1, 0, 2):
+        segments.add(number, Moments.of(z))
+    on_cuda(segments.total(Moments.empty(8, "cuda")).scatter)

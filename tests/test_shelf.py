@@ -45,7 +45,7 @@ def write(path: Path, z: np.ndarray = Z) -> Path:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table(z).schema) as writer:
             writer.write_table(table(z), max_chunksize=7)
     else:
-        pyarrow.feather.write_feather(table(z, pa.list_(pa.float16(), 6)), path)
+        pyarrow.feather.write_feather(table(z, pa.list_(pa.float16(), z.shape[1])), path)
     return path
 
 
@@ -316,7 +316,7 @@ def test_what_a_killed_run_left_goes_away(tmp_path):
         (stage.inside()[0] / "whole").write_text("whole")
         stage.record.write_text("{}")
         stage.commit()
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["clip-tca.json", "out", "whole"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["_clip-tca.json", "out", "whole"]
 
 
 def test_two_runs_do_not_write_the_same_output(tmp_path):

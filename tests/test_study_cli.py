@@ -11,7 +11,6 @@ import pytest
 from clip_tca.cli import main
 from clip_tca.studies import NAMES
 
-HERE = tuple(name for name in NAMES if name not in ("toy", "map"))
 QUICK = ["study", "k", "--dataset", "synthetic", "--reference", "clean", "--set", "values=3,9"]
 
 
@@ -78,8 +77,24 @@ def test_a_study_that_needs_a_reference_lists_the_domains(capsys):
     assert "name one of clean, shifted, skewed" in capsys.readouterr().err
 
 
-def test_without_a_name_the_studies_are_listed(monkeypatch, capsys):
-    monkeypatch.setattr("clip_tca.cli.study.NAMES", HERE)
+def test_without_a_name_the_studies_are_listed(capsys):
     assert main(["study"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[::2]] == list(HERE)
+    assert [line.split()[0] for line in lines[::2]] == list(NAMES)
+
+
+def test_a_study_with_data_of_its_own_says_what_it_does_not_look_at(tmp_path, capsys):
+    words = [
+        "study",
+        "toy",
+        "--dataset",
+        "demo",
+        "--set",
+        "points=60",
+        "--output",
+        str(tmp_path / "toy"),
+        "--no-figure",
+    ]
+    assert main(words) == 0
+    assert "toy makes its own data: demo is not looked at" in capsys.readouterr().err
+    assert (tmp_path / "toy.json").is_file()

@@ -12,7 +12,8 @@ from clip_tca.conditional import ConditionalTCA
 from clip_tca.evaluation.names import ALLOWED, EVERY, METHODS, PLUS
 from clip_tca.methods import NAMES as BASES
 from clip_tca.methods import base_method, registered
-from clip_tca.tca import MLPTCA, LinearTCA
+from clip_tca.mlp_tca import MLPTCA
+from clip_tca.tca import LinearTCA
 from clip_tca.zero_shot import ZeroShotClassifier
 
 _BUILDERS: dict[str, tuple[type[Adapter], Callable[..., Adapter], dict[str, Any]]] = {

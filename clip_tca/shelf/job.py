@@ -161,12 +161,13 @@ class Job:
         return found
 
     def _learn(self, piece: Piece) -> None:
+        if piece.last:
+            self.adapter._end_segment(piece.unit.number)
+            return
         if piece.block.first == piece.unit.start:
             self.adapter._begin_segment(piece.unit.first)
         if len(piece.block):
             self.adapter.partial_fit(to_tensor(piece.block.z).to(self.device))
-        if piece.last:
-            self.adapter._end_segment(piece.unit.number)
 
     def _look(self, mine: list[Unit], see: Callable[[Piece], None]) -> Tally:
         tally = Tally()

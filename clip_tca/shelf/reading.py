@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,14 +20,14 @@ class Piece:
         block: The rows; may be none at all.
         bad: Numbers, in their shard, of rows left out.
         read: Number of rows read.
-        last: Whether the unit ends here.
+        last: Whether the unit ends here, with a piece of no rows.
     """
 
     unit: Unit
     block: Block
     bad: np.ndarray
     read: int
-    last: bool
+    last: bool = False
 
     def truth(self, labels: np.ndarray) -> np.ndarray:
         """The labels of the block's rows, out of those of all rows."""
@@ -37,17 +37,14 @@ class Piece:
 
 
 def pieces(shelf: Shelf, units: list[Unit], drop_bad: bool, rows: int = ROWS) -> Iterator[Piece]:
-    """All blocks of ``units``.
+    """All blocks of ``units``, each as soon as it has been read.
 
     Raises:
         ValueError: For NaN or infinity, with file and row, unless ``drop_bad``.
     """
     for unit in units:
         shard = shelf.shards[unit.shard]
-        held: Piece | None = None
         for block in shard.blocks(unit.start, unit.stop, rows):
-            if held is not None:
-                yield held
             bad = block.bad()
             if len(bad) and not drop_bad:
                 shown = ", ".join(map(str, (block.first + bad[:5]).tolist())) + (", …" if len(bad) > 5 else "")
@@ -55,7 +52,6 @@ def pieces(shelf: Shelf, units: list[Unit], drop_bad: bool, rows: int = ROWS) ->
                     f"{shard.path}: NaN or infinity in row {shown}; mend it, or go on without: --drop-bad-rows"
                 )
             kept = block.without(bad) if len(bad) else block
-            held = Piece(unit, kept, block.first + bad, len(block), False)
-        nothing = np.zeros(0, np.int64)
-        empty = Piece(unit, Block(np.zeros((0, shelf.dim), shelf.dtype), unit.start), nothing, 0, True)
-        yield empty if held is None else replace(held, last=True)
+            yield Piece(unit, kept, block.first + bad, len(block))
+        nothing = Block(np.zeros((0, shelf.dim), shelf.dtype), unit.stop)
+        yield Piece(unit, nothing, np.zeros(0, np.int64), 0, last=True)

@@ -2,7 +2,7 @@
 
 .NAME.part/        while it is being written; locked, so that two runs do not write the same output
 NAME               a file or a folder
-NAME.json          the record of a file; of a folder it is NAME/clip-tca.json
+NAME.json          the record of a file; of a folder it is NAME/_clip-tca.json
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from types import TracebackType
 
 from clip_tca.files import PART
 
-RECORD = "clip-tca.json"
-"""Name of the record in a folder of ours."""
+RECORD = "_clip-tca.json"
+"""Name of the record in a folder of ours: readers of data sets pass over names that begin like this."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """How the system says that a disk is full."""
