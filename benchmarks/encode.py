@@ -3,17 +3,15 @@
     python benchmarks/encode.py [--model ViT-B-16-quickgelu] [--images 192] [--batch 64]
 
 Bare: the model on ready tensors, same batch size. Harness: pictures decoded and preprocessed in worker processes beside
-it, shards written to the store. Also the bare model with channels-last memory and with ``torch.compile``. Weights are
-random: speed does not depend on them.
+it, shards written to the store. Weights are random: speed does not depend on them. All by the clock, on all cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +20,14 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be run by its path
+
+from benchmarks.measure import Row, wall
 from clip_tca.datasets.folder import load_folder
-from clip_tca.embed import Embedder
+from clip_tca.datasets.pictures import decode
+from clip_tca.embed import Embedder, default_workers
 from clip_tca.encoder import Encoder
 from clip_tca.store import Store
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of ``work``."""
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
 
 
 def pictures(folder: Path, images: int) -> None:
@@ -45,44 +40,58 @@ def pictures(folder: Path, images: int) -> None:
         coarse.resize((400, 300), Image.Resampling.BICUBIC).save(place / f"{i:05d}.jpg", quality=90)
 
 
+def measure(model: str, images: int, batch: int, device: str = "auto") -> list[Row]:
+    """Rate of the harness over that of the bare model, with the default number of workers and with others."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        weights = root / "weights.safetensors"
+        save_file(open_clip.create_model(model).state_dict(), weights)
+        encoder = Encoder(model, str(weights), device)
+        pictures(root / "own", images)
+        data = load_folder(root / "own")
+        domain = data.domains["own"]
+        decoded: list[torch.Tensor] = []
+        decoding = wall(lambda: decoded.extend(encoder.transform(decode(domain.source(i))) for i in range(len(domain))))
+        batches = torch.stack(decoded).split(batch)
+        encoder.images(batches[0])
+        found, usual = [], default_workers()
+        for workers in dict.fromkeys((usual, 0, 1, 2)):
+            bare = wall(lambda: [encoder.images(part) for part in batches])
+            embedder = Embedder(encoder, Store(root / f"store{workers}"), workers=workers, batch=batch)
+            harness = wall(lambda embedder=embedder: embedder.pictures(data))
+            found.append(
+                Row(
+                    f"{model}, {workers} workers{' (default)' if workers == usual else ''}: rate of the bare model's",
+                    bare / harness,
+                    ">= 0.9" if workers == usual else "",
+                    {
+                        "harness": f"{images / harness:.1f} images/s",
+                        "bare": f"{images / bare:.1f}",
+                        "decoding alone, one core": f"{images / decoding:.0f}",
+                    },
+                )
+            )
+    return found
+
+
+def rows(quick: bool) -> list[Row]:
+    """The default model, and one that is four times faster, so that decoding weighs more."""
+    if quick:
+        return measure("ViT-B-32-quickgelu", 64, 32)
+    return measure("ViT-B-16-quickgelu", 128, 64) + measure("ViT-B-32-quickgelu", 256, 64)
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="ViT-B-16-quickgelu")
     parser.add_argument("--images", type=int, default=192)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        weights = root / "weights.safetensors"
-        save_file(open_clip.create_model(options.model).state_dict(), weights)
-        encoder = Encoder(options.model, str(weights), options.device)
-        pictures(root / "own", options.images)
-        data = load_folder(root / "own")
-        domain = data.domains["own"]
-        ready = torch.stack([encoder.transform(Image.open(domain.source(i))) for i in range(len(domain))])
-        batches = ready.split(options.batch)
-        encoder.images(batches[0])
-        bare = min(seconds(lambda: [encoder.images(batch) for batch in batches]) for _ in range(2))
-        rows = {"bare model": bare}
-        for workers in (0, 1, 2):
-            embedder = Embedder(encoder, Store(root / f"store{workers}"), workers=workers, batch=options.batch)
-            rows[f"harness, {workers} workers"] = seconds(lambda embedder=embedder: embedder.pictures(data))
-        last = [batch.contiguous(memory_format=torch.channels_last) for batch in batches]
-        encoder.model.to(memory_format=torch.channels_last)
-        rows["bare, channels-last"] = seconds(lambda: [encoder.images(batch) for batch in last])
-        compiled = torch.compile(encoder.model.encode_image)
-        with torch.inference_mode():
-            compiled(batches[0])
-            rows["bare, compiled"] = seconds(lambda: [compiled(batch) for batch in batches])
-    print(
-        f"{options.model}, {encoder.device}, {os.cpu_count()} cores, {options.images} images, batch {options.batch}\n"
-    )
-    for name, time_taken in rows.items():
-        print(
-            f"{name:22}  {options.images / time_taken:8.1f} images/s  {bare / time_taken:6.2f} of the bare model's rate"
-        )
+    print(f"{os.cpu_count()} cores, {options.images} images, batch {options.batch}")
+    for row in measure(options.model, options.images, options.batch, options.device):
+        print(f"{row.what}: {row.value:.2f}", *[f"{name} {value}" for name, value in row.sides.items()], sep="; ")
 
 
 if __name__ == "__main__":

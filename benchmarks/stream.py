@@ -1,6 +1,6 @@
 """What a stream costs for each image, as ratios measured in one run.
 
-    python benchmarks/stream.py [--dim 512] [--images 4000] [--classes 7]
+    python benchmarks/stream.py [--dim 512] [--images 10000] [--classes 7]
 
 For each adapter: observing and predicting at batch size 1 with the default ``refresh``, against solving the map anew
 for every image (``refresh=1``, timed on the last images, where statistics are largest) and against plain zero-shot.
@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import argparse
 import logging
-import time
-from collections.abc import Callable
+import sys
+from pathlib import Path
 
 import torch
 
-from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be run by its path
+
+from benchmarks.measure import Row, embeddings, seconds
+from clip_tca import ConditionalTCA, LinearTCA
 from clip_tca.adapter import Adapter
-from clip_tca.datasets.synthetic import synthetic
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of ``work``."""
-    begin = time.perf_counter()
-    work()
-    return time.perf_counter() - begin
 
 
 def stream(adapter: Adapter, z: torch.Tensor) -> None:
@@ -33,26 +28,32 @@ def stream(adapter: Adapter, z: torch.Tensor) -> None:
         adapter.partial_fit(image).predict(image)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--images", type=int, default=4000)
-    parser.add_argument("--classes", type=int, default=7)
-    options = parser.parse_args()
+def rows(quick: bool, dim: int = 512, images: int = 10_000, classes: int = 7) -> list[Row]:
+    """Milliseconds for each image, of a stream as long as PACS."""
     logging.getLogger("clip_tca").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    data = synthetic(0, options.classes, options.dim, -(-options.images // options.classes))
-    z = data.domains["shifted"][0][: options.images]
-    g = ZeroShotClassifier(data.text, data.scale)
-    plain = seconds(lambda: [g.predict(image) for image in z.split(1)]) / len(z)
-    print(f"one core, d = {options.dim}, {len(z)} images, batch size 1; zero-shot {1e3 * plain:.3f} ms/image\n")
-    print("adapter         ms/image  against zero-shot  solving every time / default")
+    z, g = embeddings(2000 if quick else images, dim, classes)
+    zero_shot = seconds(lambda: [g.predict(image) for image in z.split(1)]) / len(z)
+    found = []
     for make in (LinearTCA, ConditionalTCA):
         default = seconds(lambda make=make: stream(make(g), z)) / len(z)
-        eager = make(g, refresh=1).partial_fit(z[:-10])
-        every = seconds(lambda eager=eager: stream(eager, z[-10:])) / 10
-        print(f"{make.__name__:14}  {1e3 * default:8.2f}  {default / plain:16.0f}x  {every / default:27.0f}x")
+        eager = make(g, refresh=1).partial_fit(z[:-5])
+        every = seconds(lambda eager=eager: stream(eager, z[-5:])) / 5
+        sides = {"zero-shot": f"{1e3 * zero_shot:.3f} ms", "solving every time": f"{1e3 * every:.0f} ms"}
+        what = f"{make.__name__}, batch size 1, {len(z):,} images, d = {dim}: ms for each image"
+        found.append(Row(what, 1e3 * default, "<= 1", sides))
+    return found
+
+
+def main() -> None:
+    """Print the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--images", type=int, default=10_000)
+    parser.add_argument("--classes", type=int, default=7)
+    options = parser.parse_args()
+    for row in rows(False, options.dim, options.images, options.classes):
+        print(f"{row.what}: {row.value:.2f}", *[f"{name} {value}" for name, value in row.sides.items()], sep="; ")
 
 
 if __name__ == "__main__":

@@ -142,6 +142,7 @@ class Adapter(Learner):
         merged = type(self)(self.classifier, **{name: getattr(self, name) for name in self.options})  # type: ignore[call-arg]
         merged._start(self._device or torch.device("cpu"), self._dtype)
         for part in (self, other):
+            part._settle()
             merged._absorb(part)
         return merged
 

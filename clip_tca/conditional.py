@@ -52,7 +52,7 @@ from torch import Tensor
 from clip_tca.adapter import Adapter, log
 from clip_tca.checks import check_shrinkage, whole
 from clip_tca.embeddings import Array, like, to_tensor
-from clip_tca.gaussians import fewest, gaussian_head, least_move
+from clip_tca.gaussians import as_sure_as_zero_shot, fewest, gaussian_head, least_move
 from clip_tca.sample import Sample
 from clip_tca.zero_shot import ZeroShotClassifier
 
@@ -135,7 +135,9 @@ class ConditionalTCA(Adapter):
         self._sample.update(z)
 
     def _solve(self) -> dict[str, Tensor]:
-        head = gaussian_head(self._sample.rows(), self.classifier, self.shrinkage, self.anchor, self.rounds)
+        rows = self._sample.rows()
+        head = gaussian_head(rows, self.classifier, self.shrinkage, self.anchor, self.rounds)
+        head = as_sure_as_zero_shot(head, rows, self.classifier)
         matrix, offset = least_move(head, self.classifier)
         return {
             "matrix": matrix,

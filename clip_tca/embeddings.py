@@ -16,7 +16,7 @@ from torch import Tensor
 
 Array = TypeVar("Array", Tensor, np.ndarray)
 
-CHUNK = 4096
+CHUNK = 2048
 """Rows handled at a time wherever a temporary of the size of the input would be needed."""
 
 

@@ -6,14 +6,15 @@ The derivation, with the numbered equations used here, is in :mod:`clip_tca.cond
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from clip_tca.embeddings import CHUNK, chunks, exact
-from clip_tca.statistics import Moments
+from clip_tca.statistics import Moments, mean
+from clip_tca.symmetric import eigh
 from clip_tca.zero_shot import ZeroShotClassifier
 
 FEWEST_PRIOR_IMAGES = 2.0
@@ -54,33 +55,81 @@ def gaussian_head(
     anchor: float = 1.0,
     rounds: int = 10,
 ) -> Head:
-    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``."""
+    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1."""
     n, d = z.shape
-    moments = Moments.of(z)
     text = classifier.scale * exact(classifier.text.to(z.device)).T
-    posterior = classifier.log_probabilities(z).exp_()
-    soft = SoftStatistics.empty(moments, classifier.classes)
-    for part, q in zip(z.split(CHUNK), posterior.split(CHUNK), strict=True):
-        soft.add(part, q, q, moments.mean)
+    zero_shot = classifier.log_probabilities(z)
+    posterior = zero_shot.exp()
+    one = torch.ones_like(text[0, 0])
     if n < fewest(classifier.classes):
-        means = soft.sums / (soft.counts + FEWEST_PRIOR_IMAGES)[:, None] + moments.mean
-        return Head(text, torch.zeros_like(text[0]), soft.counts, means, torch.ones_like(text[0, 0]))
+        centre = mean(z)
+        counts = posterior.sum(dim=0)
+        means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
+        return Head(text, torch.zeros_like(text[0]), counts, means, one)
+    axes, y = Axes.of(z)
+    soft = SoftStatistics.empty(axes, classifier.classes)
+    parts = list(zip(y.split(CHUNK), zero_shot.to(y.dtype).split(CHUNK), posterior.split(CHUNK), strict=True))
+    for part, _, q in parts:
+        soft.add(part, q, q)
     amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
     for _ in range(rounds):
-        fitted, soft = Gaussians.fit(moments, soft, amount), SoftStatistics.empty(moments, classifier.classes)
-        length = torch.zeros_like(moments.quartics)
-        for part, q in zip(z.split(CHUNK), posterior.split(CHUNK), strict=True):  # q is overwritten in place
-            zero_shot = classifier.log_probabilities(part)
+        fitted, soft = Gaussians.fit(axes, soft, amount), SoftStatistics.empty(axes, classifier.classes)
+        length = torch.zeros_like(axes.scatter[0])
+        for part, log_p, q in parts:  # q is overwritten in place
             likelihood, lengths = fitted.leave_one_out(part, q)
-            q.copy_((anchor * zero_shot + likelihood).softmax(dim=1))
-            soft.add(part, q, zero_shot.exp_(), moments.mean)
+            q.copy_(likelihood.add_(log_p, alpha=anchor).softmax(dim=1))
+            soft.add(part, q, log_p.exp())
             length += lengths.sum() / n
     means, weight, bias = fitted.discriminant(soft, length)
-    weight = anchor * text + weight
-    some = z[:: max(1, n // 8192)]
+    weight = axes.directions @ weight
+    bias = bias - axes.centre @ weight
+    means = means @ axes.directions.T + axes.centre
+    return Head(anchor * text + weight, bias, soft.counts, means, one)
+
+
+def as_sure_as_zero_shot(head: Head, z: Tensor, classifier: ZeroShotClassifier) -> Head:
+    """``head`` at the temperature at which it is as confident of the rows of ``z`` ``(n, d)``, on average, as g is."""
+    if len(z) < fewest(classifier.classes):
+        return head  # it is g
+    some = z[:: max(1, len(z) // 8192)]
     confidence = classifier.log_probabilities(some).max(dim=1).values.exp().mean()
-    temperature = matching_temperature(exact(some) @ weight + bias, confidence)
-    return Head(weight / temperature, bias / temperature, soft.counts, means + moments.mean, temperature)
+    temperature = matching_temperature(head.logits(some), confidence)
+    return replace(head, weight=head.weight / temperature, bias=head.bias / temperature, temperature=temperature)
+
+
+@dataclass
+class Axes:
+    """The principal axes of n rows. About them the scatter is diagonal, which makes every round cheap.
+
+    Attributes:
+        n: Number of rows.
+        centre: ``(d,)`` their mean.
+        directions: ``(d, r)`` orthonormal columns, r = min(n, d): the rows differ in no other direction.
+        scatter: ``(r,)`` Σᵢ yᵢ² along each.
+    """
+
+    n: int
+    centre: Tensor
+    directions: Tensor
+    scatter: Tensor
+
+    @classmethod
+    def of(cls, z: Tensor) -> tuple[Axes, Tensor]:
+        """The axes of the rows of ``z`` ``(n, d)``, and the rows along them ``(n, r)``, in the dtype of ``z``."""
+        n, d = z.shape
+        if n < d:  # in the span of the rows: n dimensions in place of d
+            centre = mean(z)
+            span, x = torch.linalg.qr((exact(z) - centre).T)
+            scatter = x @ x.T
+        else:
+            moments = Moments.of(z)
+            span, centre, scatter = None, moments.mean, moments.scatter
+        values, vectors = eigh(scatter)
+        directions = vectors if span is None else span @ vectors
+        y, turn, shift = z.new_empty(n, len(values)), directions.to(z.dtype), centre.to(z.dtype)
+        for start in range(0, n, CHUNK):
+            y[start : start + CHUNK] = (z[start : start + CHUNK] - shift) @ turn
+        return cls(n, centre, directions, values.clamp_min(0.0)), y
 
 
 @dataclass
@@ -90,7 +139,7 @@ class SoftStatistics:
     Attributes:
         counts: ``(c,)`` n_c = Σᵢ q_ic.
         squares: ``(c,)`` Σᵢ q_ic².
-        sums: ``(c, d)`` Σᵢ q_ic zᵢ of the centred rows.
+        sums: ``(c, r)`` Σᵢ q_ic yᵢ of the rows along their axes.
         support: ``(c,)`` Σᵢ q_ic p⁰_ic.
     """
 
@@ -100,29 +149,29 @@ class SoftStatistics:
     support: Tensor
 
     @classmethod
-    def empty(cls, moments: Moments, classes: int) -> SoftStatistics:
-        """Statistics of no rows, on the device of ``moments``."""
-        sums = moments.mean.new_zeros(classes, len(moments.mean))
+    def empty(cls, axes: Axes, classes: int) -> SoftStatistics:
+        """Statistics of no rows, on the device of ``axes``."""
+        sums = axes.scatter.new_zeros(classes, len(axes.scatter))
         return cls(sums[:, 0].clone(), sums[:, 0].clone(), sums, sums[:, 0].clone())
 
-    def add(self, z: Tensor, posterior: Tensor, zero_shot: Tensor, centre: Tensor) -> None:
-        """Add the rows of ``z`` ``(n, d)`` with q = ``posterior`` and p⁰ = ``zero_shot``, both ``(n, c)``."""
+    def add(self, y: Tensor, posterior: Tensor, zero_shot: Tensor) -> None:
+        """Add the rows of ``y`` ``(n, r)`` with q = ``posterior`` and p⁰ = ``zero_shot``, both ``(n, c)``."""
         self.counts += posterior.sum(dim=0)
         self.squares += posterior.square().sum(dim=0)
-        self.sums += posterior.T @ (exact(z) - centre)
+        self.sums += posterior.T.to(y.dtype) @ y
         self.support += (posterior * zero_shot).sum(dim=0)
 
 
-def prior_images(moments: Moments, soft: SoftStatistics) -> Tensor:
+def prior_images(axes: Axes, soft: SoftStatistics) -> Tensor:
     """κ: how many images at the mean of all each class is given, the ratio of variance within classes to between.
 
     Of the variance seen between class means, Σᵢ q_ic²/n_c of the variance within is noise and is taken off. At least 2,
     at most 100.
     """
     counts = soft.counts.clamp_min(torch.finfo(soft.counts.dtype).tiny)
-    total = moments.scatter.diagonal().sum() / moments.n
-    seen = (soft.sums.square().sum(dim=1) / counts).sum() / moments.n
-    noise = (soft.squares / counts).sum() / moments.n
+    total = axes.scatter.sum() / axes.n
+    seen = (soft.sums.square().sum(dim=1) / counts).sum() / axes.n
+    noise = (soft.squares / counts).sum() / axes.n
     within = torch.minimum((total - seen) / (1 - noise).clamp_min(1e-3), total)
     between = seen - within * noise
     return torch.where(between > 0, within / between, 100.0).clamp(FEWEST_PRIOR_IMAGES, 100.0)
@@ -130,64 +179,72 @@ def prior_images(moments: Moments, soft: SoftStatistics) -> Tensor:
 
 @dataclass
 class Gaussians:
-    """N(m_c, S) for each class with its log prior, about a common centre.
+    """N(m_c, S) for each class with its log prior, along the axes of all rows.
+
+    With the scatter Λ of all rows diagonal, Ŝ = (Λ − Σ_c (n_c + 2κ) m_c m_cᵀ) / n by equation (2), so S = B − EᵀE with
+    B diagonal and one row of E for each class, and S⁻¹ = B⁻¹ + FᵀF with F = (I − EB⁻¹Eᵀ)^{-1/2} E B⁻¹ (Woodbury).
 
     Attributes:
-        centre: ``(d,)`` mean of all rows.
         totals: ``(c,)`` n_c + κ.
         prior_images: ``()`` κ.
-        means: ``(c, d)`` class means m_c about the centre.
-        whiten: ``(d, d)`` R with RᵀR = S⁻¹, lower triangular.
+        means: ``(c, r)`` class means m_c.
+        diagonal: ``(r,)`` B⁻¹.
+        factor: ``(min(c, r), r)`` F.
         log_prior: ``(c,)`` γ log π_c.
     """
 
-    centre: Tensor
     totals: Tensor
     prior_images: Tensor
     means: Tensor
-    whiten: Tensor
+    diagonal: Tensor
+    factor: Tensor
     log_prior: Tensor
 
     @classmethod
-    def fit(cls, moments: Moments, soft: SoftStatistics, shrinkage: float) -> Gaussians:
-        """Estimate (2) from the moments of all rows and the soft statistics."""
-        n, d = moments.n, len(moments.mean)
-        kappa = prior_images(moments, soft)
+    def fit(cls, axes: Axes, soft: SoftStatistics, shrinkage: float) -> Gaussians:
+        """Estimate (2) from the scatter of all rows and the soft statistics."""
+        kappa = prior_images(axes, soft)
         totals = soft.counts + kappa
         means = soft.sums / totals[:, None]
-        cross = means.T @ soft.sums
-        within = (moments.scatter - cross - cross.T + (means.T * soft.counts) @ means) / n
-        spread = moments.scatter.diagonal().sum() / n
+        removed = (totals + kappa).sqrt()[:, None] * means
+        spread = axes.scatter.sum()
         # identical rows leave no spread within classes: keep a positive one that stays finite when inverted
-        floor = torch.maximum(0.01 * spread, 1e-9 * (spread + moments.mean.square().sum())).clamp_min(1e-30)
-        variance = torch.maximum(within.diagonal().sum(), floor) / d
-        within = within * (1 - shrinkage)
-        within.diagonal().add_(variance * (shrinkage + 1e-6))
-        identity = torch.eye(d, dtype=within.dtype, device=within.device)
-        whiten = torch.linalg.solve_triangular(torch.linalg.cholesky(within), identity, upper=False)
+        floor = torch.maximum(0.01 * spread / axes.n, 1e-9 * (spread / axes.n + axes.centre.square().sum()))
+        variance = torch.maximum((spread - removed.square().sum()) / axes.n, floor.clamp_min(1e-30)) / len(axes.centre)
+        diagonal = (axes.scatter * ((1 - shrinkage) / axes.n) + variance * (shrinkage + 1e-6)).reciprocal()
+        # a little less than all of it, so that rounding of float32 rows can't make S indefinite
+        e = removed * ((1 - 2e-6) * ((1 - shrinkage) / axes.n) ** 0.5)
+        rest = torch.eye(len(e), dtype=e.dtype, device=e.device) - (e * diagonal) @ e.T
+        factor = torch.linalg.solve_triangular(torch.linalg.cholesky(rest), e * diagonal, upper=False)
+        if len(factor) > len(diagonal):  # more classes than dimensions: the same FᵀF in fewer rows
+            factor = torch.linalg.qr(factor, mode="r").R
         prior = (soft.support + 1) / (soft.support.sum() + len(totals))
         strength = 2 + prior.square().sum().log() / math.log(len(totals))
-        return cls(moments.mean, totals, kappa, means, whiten, strength * prior.log())
+        return cls(totals, kappa, means, diagonal, factor, strength * prior.log())
 
-    def leave_one_out(self, z: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
-        """log N(zᵢ; m_c without zᵢ, S) + γ log π_c ``(n, c)``, and ‖zᵢ − centre‖² in the metric S⁻¹ ``(n,)``."""
-        means = self.means @ self.whiten.T
-        white = (z - self.centre.to(z.dtype)) @ self.whiten.T.to(z.dtype)  # the dear product: in the rows' own dtype
-        lengths = exact(white.square().sum(dim=1))
-        distance = lengths[:, None] - 2 * (exact(white) @ means.T) + means.square().sum(dim=1)
+    def precise(self, y: Tensor) -> Tensor:
+        """S⁻¹yᵀ ``(r, n)`` of ``y`` ``(n, r)``."""
+        return self.diagonal[:, None] * y.T + self.factor.T @ (self.factor @ y.T)
+
+    def leave_one_out(self, y: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
+        """log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
+        towards = self.precise(self.means)
+        diagonal, factor = self.diagonal.to(y.dtype), self.factor.to(y.dtype)  # the dear products: in the rows' dtype
+        lengths = exact(y.square() @ diagonal + (y @ factor.T).square().sum(dim=1))
+        distance = lengths[:, None] - 2 * exact(y @ towards.to(y.dtype)) + (self.means.T * towards).sum(dim=0)
         return self.log_prior - 0.5 * distance / (1 - posterior / self.totals).square(), lengths
 
     def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Final means ``(c, d)``, weight ``(d, c)`` and bias ``(c,)`` of log N(z; m_c, S) + γ log π_c.
+        """Final means ``(c, r)``, weight ``(r, c)`` and bias ``(c,)`` of log N(y; m_c, S) + γ log π_c.
 
-        Weight and bias take rows that are not centred. ``length`` is the mean of the lengths of :meth:`leave_one_out`:
-        about ``length``/n_c of the squared length of an estimated mean is noise.
+        ``length`` is the mean of the lengths of :meth:`leave_one_out`: about ``length``/n_c of the squared length of an
+        estimated mean is noise.
         """
         totals = soft.counts + self.prior_images
         means = soft.sums / totals[:, None]
-        weight = self.whiten.T @ (self.whiten @ means.T)
+        weight = self.precise(means)
         square = (means.T * weight).sum(dim=0) - length * soft.counts / totals.square()
-        return means, weight, self.log_prior - 0.5 * square - self.centre @ weight
+        return means, weight, self.log_prior - 0.5 * square
 
 
 def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:

@@ -19,6 +19,9 @@ from clip_tca.zero_shot import ZeroShotClassifier
 
 L = TypeVar("L", bound="Learner")
 
+TOGETHER = 64
+"""Rows of a stream that wait to be observed together while its map is not due: single rows would cost far more."""
+
 
 class Learner(ABC):
     """Observed state, and the solution for it. Constructors only store; options are checked before the first row."""
@@ -36,6 +39,7 @@ class Learner(ABC):
     _device: torch.device | None = None
     _dtype: torch.dtype
     _solution: dict[str, Tensor]
+    _waiting: list[Tensor]
     _cast: dict[tuple[str, torch.device, torch.dtype], Tensor]
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
@@ -109,17 +113,29 @@ class Learner(ABC):
     def _start(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
         self._device, self._dtype = device, compute_dtype(dtype)
         self._seen = self._pending = self._last = 0
-        self._solution, self._cast = {}, {}
+        self._solution, self._cast, self._waiting = {}, {}, []
         self._begin(device, self._dtype, first)
 
     def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
-        for start in range(0, len(rows), CHUNK):
-            part = slice(start, start + CHUNK)
-            also = (None if extra is None else extra[part] for extra in (labels, logits))
-            self._observe(self._prepared(rows[part]), *also)
+        if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
+            self._waiting.append(self._prepared(rows.clone()))
+            if sum(map(len, self._waiting)) >= TOGETHER:
+                self._settle()
+        else:
+            self._settle()
+            for start in range(0, len(rows), CHUNK):
+                part = slice(start, start + CHUNK)
+                also = (None if extra is None else extra[part] for extra in (labels, logits))
+                self._observe(self._prepared(rows[part]), *also)
         self._seen += len(rows)
         self._pending += len(rows)
         self._last = len(rows)
+
+    def _settle(self) -> None:
+        """Observe the rows that wait."""
+        if self._waiting:
+            rows, self._waiting = torch.cat(self._waiting), []
+            self._observe(rows, None, None)
 
     def _update(self) -> None:
         self._require_fitted()
@@ -128,6 +144,7 @@ class Learner(ABC):
 
     @torch.inference_mode(False)
     def _solve_now(self) -> None:
+        self._settle()
         self._solution = self._solve()
         self._cast.clear()
         self._pending = 0

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.embeddings import chunks, exact, exact_dtype
+from clip_tca.symmetric import symmetric_product
 
 
 @dataclass
@@ -54,8 +55,10 @@ class Moments:
         for part in chunks(z) if len(z) else ():
             mean = part.mean(dim=0)
             x = part - mean
-            squares = (x * x).sum(dim=1)
-            self._add(len(part), mean, x.T @ x if len(part) > 1 else None, squares @ x, squares @ squares)
+            squares = torch.linalg.vector_norm(x, dim=1).square()  # without a temporary of the size of x
+            self._add(
+                len(part), mean, symmetric_product(x, x) if len(part) > 1 else None, squares @ x, squares @ squares
+            )
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both sets of rows together; neither operand changes."""

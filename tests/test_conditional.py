@@ -4,8 +4,16 @@ import pytest
 import torch
 
 from clip_tca import ConditionalTCA, ZeroShotClassifier
-from clip_tca.gaussians import Gaussians, SoftStatistics, fewest, gaussian_head, matching_temperature, prior_images
-from clip_tca.statistics import Moments, shrink
+from clip_tca.gaussians import (
+    Axes,
+    Gaussians,
+    SoftStatistics,
+    fewest,
+    gaussian_head,
+    matching_temperature,
+    prior_images,
+)
+from clip_tca.statistics import shrink
 from tests.conftest import Shifted
 
 
@@ -13,10 +21,15 @@ def accuracy(predicted: torch.Tensor, y: torch.Tensor) -> float:
     return 100 * (predicted == y).double().mean().item()
 
 
-def statistics(z: torch.Tensor, q: torch.Tensor, moments: Moments) -> SoftStatistics:
-    soft = SoftStatistics.empty(moments, q.shape[1])
-    soft.add(z, q, q, moments.mean)
-    return soft
+def statistics(z: torch.Tensor, q: torch.Tensor) -> tuple[Axes, torch.Tensor, SoftStatistics]:
+    axes, y = Axes.of(z)
+    soft = SoftStatistics.empty(axes, q.shape[1])
+    soft.add(y, q, q)
+    return axes, y, soft
+
+
+def precision(fitted: Gaussians) -> torch.Tensor:
+    return fitted.precise(torch.eye(len(fitted.diagonal), dtype=torch.float64))
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +46,14 @@ def test_leaving_one_out_is_recomputing_the_mean_without_it(generator):
     """Against the definition: for each row, class sums and counts without its own share."""
     z = torch.randn(40, 6, generator=generator, dtype=torch.float64)
     q = torch.rand(40, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
-    moments = Moments.of(z)
-    soft = statistics(z, q, moments)
-    fitted = Gaussians.fit(moments, soft, 0.3)
-    scores, _ = fitted.leave_one_out(z, q)
-    precision = fitted.whiten.T @ fitted.whiten
-    x = z - moments.mean
+    axes, x, soft = statistics(z, q)
+    fitted = Gaussians.fit(axes, soft, 0.3)
+    scores, _ = fitted.leave_one_out(x, q)
+    inverse = precision(fitted)
     for i in (0, 7, 39):
         for c in range(3):
             mean = (soft.sums[c] - q[i, c] * x[i]) / (soft.counts[c] - q[i, c] + fitted.prior_images)
-            expected = fitted.log_prior[c] - 0.5 * (x[i] - mean) @ precision @ (x[i] - mean)
+            expected = fitted.log_prior[c] - 0.5 * (x[i] - mean) @ inverse @ (x[i] - mean)
             assert float(scores[i, c]) == pytest.approx(float(expected), rel=1e-9)
 
 
@@ -50,24 +61,26 @@ def test_soft_statistics_of_parts_add_up_to_those_of_the_whole(generator):
     """What lets several processes estimate one classifier: counts, sums and support are plain sums over rows."""
     z = torch.randn(60, 5, generator=generator, dtype=torch.float64)
     q = torch.randn(60, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
-    moments = Moments.of(z)
-    whole, parts = statistics(z, q, moments), SoftStatistics.empty(moments, 3)
+    axes, y, whole = statistics(z, q)
+    parts = SoftStatistics.empty(axes, 3)
     for rows in (slice(40, 60), slice(0, 1), slice(1, 40)):
-        parts.add(z[rows], q[rows], q[rows], moments.mean)
+        parts.add(y[rows], q[rows], q[rows])
     for name in ("counts", "squares", "sums", "support"):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-12, atol=1e-12)
 
 
-def test_the_within_class_covariance_is_its_definition(generator):
-    z = torch.randn(50, 5, generator=generator, dtype=torch.float64)
+@pytest.mark.parametrize("dim", [5, 80])
+def test_the_within_class_covariance_is_its_definition(generator, dim):
+    """Also of fewer rows than dimensions, where all is done in the span of the rows."""
+    z = torch.randn(50, dim, generator=generator, dtype=torch.float64)
     q = torch.randn(50, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
-    moments = Moments.of(z)
-    fitted = Gaussians.fit(moments, statistics(z, q, moments), 0.25)
-    x = z - moments.mean
-    gaps = x[:, None, :] - fitted.means[None]
-    within = torch.einsum("nc,nci,ncj->ij", q, gaps, gaps) / 50
-    inverse = torch.linalg.inv(fitted.whiten.T @ fitted.whiten)
-    torch.testing.assert_close(inverse, shrink(within, 0.25), rtol=1e-4, atol=1e-6)
+    axes, _, soft = statistics(z, q)
+    fitted = Gaussians.fit(axes, soft, 0.25)
+    gaps = (z - z.mean(dim=0))[:, None, :] - fitted.means @ axes.directions.T
+    within = shrink(torch.einsum("nc,nci,ncj->ij", q, gaps, gaps) / 50, 0.25)
+    inverse = torch.linalg.inv(precision(fitted))
+    torch.testing.assert_close(inverse, axes.directions.T @ within @ axes.directions, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(axes.directions @ axes.directions.T @ gaps[0].T, gaps[0].T)
 
 
 def test_probabilities_are_as_sure_on_average_as_zero_shot_was(wide):
@@ -116,8 +129,8 @@ def test_prior_images_are_variance_within_over_between(generator, spread):
     centres = spread * torch.randn(200, 4, generator=generator, dtype=torch.float64)
     z = centres.repeat(30, 1) + torch.randn(6000, 4, generator=generator, dtype=torch.float64)
     q = torch.eye(200, dtype=torch.float64).repeat(30, 1)
-    moments = Moments.of(z)
-    kappa = prior_images(moments, statistics(z, q, moments))
+    axes, _, soft = statistics(z, q)
+    kappa = prior_images(axes, soft)
     assert float(kappa) == pytest.approx(max(2.0, 1 / spread**2), rel=0.15)
 
 

@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensorMode
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier, alignment, mlp
 from clip_tca.embeddings import unit
-from clip_tca.gaussians import Gaussians, Head, SoftStatistics, least_move, matching_temperature
+from clip_tca.gaussians import Axes, Gaussians, Head, SoftStatistics, least_move, matching_temperature
 from clip_tca.pseudo_source import uncertainty
 from clip_tca.statistics import Moments, Segments, coral_distance, ledoit_wolf_shrinkage, shrink
 
@@ -69,11 +69,11 @@ def test_mlp(cuda):
 def test_gaussians(cuda):
     g, z = classifier("cpu"), torch.randn(20, 8, device="cuda")
     start = g.log_probabilities(z).exp()
-    moments = Moments.of(z)
-    soft = SoftStatistics.empty(moments, 3)
-    soft.add(z, start, start, moments.mean)
-    fitted = Gaussians.fit(moments, soft, 0.3)
-    scores, lengths = fitted.leave_one_out(z, start)
+    axes, y = Axes.of(z)
+    soft = SoftStatistics.empty(axes, 3)
+    soft.add(y, start, start)
+    fitted = Gaussians.fit(axes, soft, 0.3)
+    scores, lengths = fitted.leave_one_out(y, start)
     means, weight, bias = fitted.discriminant(soft, lengths.mean())
     temperature = matching_temperature(scores, start.max(dim=1).values.mean())
     head = Head(weight, bias, soft.counts, means, temperature)

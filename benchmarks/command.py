@@ -1,0 +1,106 @@
+"""The command: how soon it answers, what it imports, and what adapting a set of PACS' size costs. One thread."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from benchmarks.measure import Row, embeddings, peak_bytes
+from clip_tca import ConditionalTCA, LinearTCA
+
+PACS = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
+HEAVY = ("open_clip", "torchvision", "datasets", "matplotlib", "sklearn", "pyarrow")
+EVAL = ("--method", "zero-shot", "--method", "linear-tca")
+
+
+def run(arguments: list[str]) -> tuple[float, float]:
+    """Processor time and time on the clock of Python with ``arguments``, the least of three runs."""
+    found = []
+    for _ in range(3):
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run(  # noqa: S603
+            [sys.executable, *arguments],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        found.append((spent, time.perf_counter() - began))
+    return min(spent for spent, _ in found), min(took for _, took in found)
+
+
+def stored(path: Path) -> None:
+    """Embeddings in the shape of PACS, d = 512, as ``clip-tca embed`` writes them."""
+    z, g = embeddings(sum(PACS.values()), 512)
+    tensors = {"text.single": g.text.clone()}
+    for name, part in zip(PACS, z.split(list(PACS.values())), strict=True):
+        tensors |= {f"{name}.embeddings": part.contiguous(), f"{name}.labels": g.predict(part)}
+    save_file(tensors, path, {"scale": str(g.scale)})
+
+
+def imported(path: Path) -> list[str]:
+    """Which of the heavy packages ``clip-tca eval`` imports for stored embeddings."""
+    code = (
+        "import sys, io, contextlib\n"
+        "from clip_tca.cli import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()): main(sys.argv[1:])\n"
+        f"print(*[name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code, "eval", "--dataset", str(path), *EVAL], check=True, capture_output=True, text=True
+    )
+    return done.stdout.split()
+
+
+def rows(quick: bool) -> list[Row]:  # noqa: ARG001 (it is quick)
+    """Start-up, an evaluation from beginning to end, imports and memory."""
+    torch.set_num_threads(1)
+    python, torch_alone = run(["-c", "pass"]), run(["-c", "import torch"])
+    usage = run(["-m", "clip_tca", "--help"])
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pacs.safetensors"
+        stored(path)
+        evaluation = run(["-m", "clip_tca", "eval", "--dataset", str(path), *EVAL])
+        heavy = imported(path)
+    found = [
+        Row(
+            "clip-tca --help: seconds",
+            usage[0],
+            "<= 0.3",
+            {"on the clock": f"{usage[1]:.2f} s", "python alone": f"{python[0]:.2f} s"},
+        ),
+        Row(
+            "clip-tca eval, zero-shot and linear-tca, stored embeddings of PACS' size, d = 512: seconds",
+            evaluation[0],
+            "<= 3",
+            {"on the clock": f"{evaluation[1]:.2f} s", "import torch alone": f"{torch_alone[0]:.2f} s"},
+        ),
+        Row(
+            "heavy packages that it imports besides torch",
+            len(heavy),
+            "<= 0",
+            {"imported": " ".join(heavy) or "none", "looked for": " ".join(HEAVY)},
+        ),
+    ]
+    z, g = embeddings(PACS["sketch"], 512)
+    for make in (LinearTCA, ConditionalTCA):
+        make(g).fit(z[:1000])
+        peak = peak_bytes(lambda make=make: make(g).fit(z))
+        found.append(
+            Row(
+                f"{make.__name__}.fit, {len(z):,} x 512: MB beyond the embeddings",
+                peak / 1e6,
+                "<= 50",
+                {"embeddings": f"{z.nbytes / 1e6:.0f} MB", "peak": f"{peak / 1e6:.0f} MB"},
+            )
+        )
+    return found
