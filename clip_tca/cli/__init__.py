@@ -85,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             traceback.print_exc()
         if not getattr(error, "told", False):
-            print(f"clip-tca: {error}", file=sys.stderr)
+            line = " ".join(str(error).splitlines())  # names of files and columns may hold line ends
+            print(f"clip-tca: {line or type(error).__name__}", file=sys.stderr)
         return 1
     finally:
         if before is not None:
