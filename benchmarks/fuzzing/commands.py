@@ -23,10 +23,10 @@ from benchmarks.fuzzing.target import Target, Unclear, clear
 FILES = ("set.safetensors", "state.safetensors", "record.json", "z.npy", "z.npz", "text.npy", "names.txt", "r.toml")
 VALUES = (
     "", "-", "--", "-1", "0", "1", "2", "7", "0.5", "1e999", "nan", "auto", "none", "true", "x", "é犬", "a\nb",
-    "\udcff", ".", "..", "/", "../x", "~", "*", "[", "x" * 300, "synthetic", "zero-shot", "linear-tca", "conditional-tca",
-    "photo", "single", "watt", "raw", "clean", "cpu", "cuda:9", "k=3", "steps=2", "k=", "=3", "seed=-1", "labels,scores",
-    "embeddings", "out.json", "out.html", "out.onnx", "out.safetensors", "out.npy", "out", "no/where.json", "0x10", "٣",
-    "1" * 5000, *FILES,
+    "\udcff", ".", "..", "/", "../x", "~", "*", "[", "x" * 300, "synthetic", "zero-shot", "linear-tca",
+    "conditional-tca", "photo", "single", "watt", "raw", "clean", "cpu", "cuda:9", "k=3", "steps=2", "k=", "=3",
+    "seed=-1", "labels,scores", "embeddings", "out.json", "out.html", "out.onnx", "out.safetensors", "out.npy", "out",
+    "no/where.json", "0x10", "٣", "1" * 5000, *FILES,
 )  # fmt: skip
 USUAL = {
     "--dataset": ("set.safetensors", "set.safetensors", "synthetic", "folder", "x.safetensors"),
@@ -38,9 +38,20 @@ USUAL = {
     "--output": ("out.json", "out.npy", "out.npz", "out", "out.onnx", "out.html", "nowhere/x", ".", ""),
     "--hub-id": ("", "nowhere", "z.npy", "../x", "a/b/c"),
     "--model": ("x", "", "local-dir:.", "local-dir:", "hf-hub:", "ViT-B-16", "é"),
+    "--k": ("3", "auto", "0", "-1", "x", "1e999", "0.5", "99999999999"),
+    "--set": (
+        "k=3", "steps=2", "seed=-1", "rounds=0", "rounds=2", "memory=2", "memory=none", "lr=nan", "lr=-1",
+        "shrinkage=2", "layers=9", "refresh=0", "refresh=1", "hidden=0", "anchor=-1", "anchor=1e30", "normalize=maybe",
+        "uncertainty=entropy", "uncertainty=", "k=1e3", "lr=1e30", "classifier=1", "steps=true", "normalize=false",
+    ),
+    "--solver": ("monge", "coral", "gradient", "mean", "x", ""),
+    "--balance": ("estimated", "uniform", "predicted", "global", "oracle", "x"),
+    "--batch-size": ("1", "2", "7", "128", "0", "x", "1" * 30),
+    "--scale": ("100", "1e-30", "1e30", "-1", "x"),
     "--examples": ("1", "-1", "x"),
     "--recipe": ("r.toml", "x", "../clip", "", "\0"),
-}
+    "": ("z.npy", "z.npy", "z.npz", "record.json", "record.json", "state.safetensors", "state.safetensors", "-"),
+}  # fmt: skip
 COMMANDS = ("eval", "adapt", "explain", "report", "compare", "export", "embed", "data", "cache", "study", "methods")
 SLOW = ("demo", "map", "toy", "efficiency", "alignment", "batch-size", "test-size", "upper-bound", "forgetting")
 """Words that are right, and ask for much work."""
@@ -112,10 +123,11 @@ class Commands(Target):
         while inner := [a for a in chosen._actions if isinstance(a, argparse._SubParsersAction)]:
             words.append(rng.choice(sorted(inner[0].choices)))
             chosen = inner[0].choices[words[-1]]
+        often = rng.choice((0.02, 0.08, 0.2))
         for action in chosen._actions:
             needed = action.required and rng.random() < 0.95
             likely = action.option_strings[:1] == ["--dataset"] and rng.random() < 0.9
-            if not (needed or likely or rng.random() < 0.15):
+            if not (needed or likely or rng.random() < often):
                 continue
             option = max(action.option_strings, key=len, default="")
             words += [option] if option else []
@@ -132,6 +144,4 @@ class Commands(Target):
             return rng.choice(allowed)
         if option in USUAL and rng.random() < 0.9:
             return rng.choice(USUAL[option])
-        if not option and rng.random() < 0.9:
-            return rng.choice(FILES)
         return rng.choice([value for value in VALUES if value not in SLOW])

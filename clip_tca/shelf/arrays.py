@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from clip_tca.shelf.block import ROWS, Block
+from clip_tca.shelf.block import LARGEST, ROWS, Block
 
 USUAL = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
 """Names under which embeddings usually stand."""
@@ -22,7 +22,7 @@ USUAL = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
 
 def damaged(path: Path, reason: object) -> ValueError:
     """The error for a file that can't be read to its end."""
-    told = " ".join(str(reason).split()) or type(reason).__name__
+    told = " ".join(str(reason).split())[:200] or type(reason).__name__
     return ValueError(f"{path}: truncated or damaged ({told}); copy or download it again")
 
 
@@ -43,6 +43,8 @@ def check_matrix(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], fortr
     """Refuse what is not a matrix of floats, row after row."""
     if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
         raise ValueError(f"{path}: shape {tuple(shape)}; a matrix (rows, dimensions) is needed")
+    if shape[1] > LARGEST:
+        raise ValueError(f"{path}: shape {tuple(shape)}; at most {LARGEST} dimensions are allowed")
     if dtype.kind != "f" or dtype.itemsize > 8:
         raise ValueError(f"{path}: dtype {dtype}; allowed are float16, float32 and float64")
     if fortran:
