@@ -114,6 +114,8 @@ def peak() -> float:
 
 def child(target: Target, seed: int, numbers: range, out: int) -> None:
     """Run cases and write a line of JSON for each; what they print goes nowhere."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
@@ -189,6 +191,7 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     chosen = [target for target in TARGETS if not options.only or target.name in options.only]
     if options.case is not None:
+        _import()
         chosen[0].prepare()
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)

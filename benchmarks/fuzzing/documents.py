@@ -91,8 +91,12 @@ class Records(Target):
 
         methods = ["zero-shot", "linear-tca", "conditional-tca", "linear-tca:reference"]
         one = clip_tca.evaluate("synthetic", methods=methods, examples=2, domains=["clean", "skewed"])
-        two = clip_tca.evaluate("synthetic", methods=["zero-shot", "t3a+tca"], seeds=2, setting="online")
-        three = clip_tca.evaluate("synthetic", methods=["zero-shot", "linear-tca"], forgetting="clean")
+        two = clip_tca.evaluate(
+            "synthetic", methods=["zero-shot", "t3a+tca"], seeds=2, setting="online", domains=["clean"]
+        )
+        three = clip_tca.evaluate(
+            "synthetic", methods=["zero-shot", "linear-tca"], forgetting="clean", domains=["clean", "skewed"]
+        )
         return [json.loads(json.dumps(record)) for record in (one, two, three, {"records": [one, two]})]
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:

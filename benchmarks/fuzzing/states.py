@@ -50,7 +50,12 @@ class States(Target):
         data = synthetic(0, 4, 8, 20)
         self.g = ZeroShotClassifier(data.text, data.scale)
         self.z = data.domains["shifted"][0]
-        kinds = (LinearTCA(self.g), LinearTCA(self.g, balance="global"), MLPTCA(self.g), ConditionalTCA(self.g))
+        kinds = (
+            LinearTCA(self.g),
+            LinearTCA(self.g, balance="global"),
+            MLPTCA(self.g, steps=2),
+            ConditionalTCA(self.g),
+        )
         return [(type(kind), made(kind.fit(self.z).save, ".safetensors")) for kind in kinds]
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:

@@ -54,9 +54,14 @@ class Table(ABC):
         self.path = path
         try:
             self.schema, self.rows = self._open()
-        except _FAULTS as error:
+            names = self.schema.names
+        except (*_FAULTS, UnicodeError) as error:
             raise damaged(path, error) from None
+        if len(set(names)) < len(names):
+            raise ValueError(f"{path}: two columns have the same name; rename one of them")
         self.name = pick(path, list_columns(self.schema), column, "list column of floats")
+        if self.schema.get_field_index(self.name) < 0:
+            raise damaged(path, f"its column {self.name!r} can't be found")
         kind = self.schema.field(self.name).type
         self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
         self.dim: int | None = kind.list_size if pa.types.is_fixed_size_list(kind) else None
