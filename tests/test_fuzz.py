@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -94,10 +95,12 @@ def test_a_damaged_archive_is_refused_in_a_short_line(tmp_path):
     whole = (tmp_path / "a.npz").read_bytes()
     for place in range(30, 400, 7):
         (tmp_path / "a.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
+        told = ""
         try:
             list(pieces(shelf := open_shelf(str(tmp_path / "a.npz")), shelf.units(), drop_bad=True))
         except ValueError as error:
-            assert len(str(error).removeprefix(str(tmp_path))) < 300
+            told = str(error).removeprefix(str(tmp_path))
+        assert len(told) < 300
 
 
 def test_labels_that_are_no_array_are_refused(tmp_path):
@@ -253,10 +256,8 @@ def test_hostile_folder_and_file_names_go_through_eval_and_report_as_text(tmp_pa
         for i in range(3):
             shade = Image.effect_noise((40, 40), 20 * (number + 1) + i).convert("RGB")
             shade.save(folder / f"{i}<b>.png")
-        try:
+        with contextlib.suppress(OSError):  # a file system that takes UTF-8 only
             os.rename(folder / "0<b>.png", os.fsencode(folder) + b"/\xff\xfe.png")
-        except OSError:
-            pass  # a file system that takes UTF-8 only
     options = ["--dataset", "folder", "--data-dir", str(tmp_path / "data"), "--model", "demo", "--workers", "0"]
     result = tmp_path / "r.json"
     methods = ["--method", "zero-shot", "--method", "linear-tca", "--examples", "3"]
@@ -278,7 +279,7 @@ def test_no_name_leads_out_of_its_folder(tmp_path):
         with pytest.raises((FileNotFoundError, ValueError)):
             find(name)
     for name in ("eval/../pyproject.toml", "/etc/passwd", "prompts/../../x"):
-        with pytest.raises(FileNotFoundError, match="not a resource|not found"):
+        with pytest.raises(FileNotFoundError, match=r"not a resource|not found"):
             resource(name)
     with pytest.raises(ValueError, match="no entry"):
         Store(tmp_path).clear(["../x"])
