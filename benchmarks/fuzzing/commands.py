@@ -53,7 +53,7 @@ USUAL = {
     "": ("z.npy", "z.npy", "z.npz", "record.json", "record.json", "state.safetensors", "state.safetensors", "-"),
 }  # fmt: skip
 COMMANDS = ("eval", "adapt", "explain", "report", "compare", "export", "embed", "data", "cache", "study", "methods")
-SLOW = ("demo", "map", "toy", "efficiency", "alignment", "batch-size", "test-size", "upper-bound", "forgetting")
+SLOW = ("demo", "k", "map", "toy", "efficiency", "alignment", "batch-size", "test-size", "upper-bound", "forgetting")
 """Words that are right, and ask for much work."""
 
 
@@ -92,6 +92,7 @@ class Commands(Target):
         (folder / "-").unlink()
         os.environ["CLIP_TCA_CACHE"] = str(folder / "store")
         words = self.words(rng)
+        longest = 1500 + 3 * max(map(len, words))  # a long word comes back in the answer
         seen: list[BaseException | None] = []
         out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
         feed = argparse.Namespace(buffer=io.BytesIO(stdin))
@@ -108,7 +109,7 @@ class Commands(Target):
             if end.code not in (0, 2):
                 raise Unclear(f"exit {end.code}: {words}") from None
             return end.code == 0
-        if any(isinstance(error, Exception) and (wrong := clear(error, ())) for error in seen):
+        if any(isinstance(error, Exception) and (wrong := clear(error, (), longest)) for error in seen):
             raise Unclear(f"{wrong}: clip-tca {words}")
         told = [line for line in err.getvalue().split("\n") if line]
         if code not in (0, 1) or any(not line.startswith("clip-tca: ") for line in told if seen):

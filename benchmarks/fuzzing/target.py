@@ -49,8 +49,8 @@ def made(write: Any, suffix: str) -> bytes:
         return path.read_bytes()
 
 
-def clear(error: Exception, names: tuple[str, ...]) -> str | None:
-    """What is wrong with an error as an answer to a user; None if it is one clear line."""
+def clear(error: Exception, names: tuple[str, ...], longest: int = 1500) -> str | None:
+    """What is wrong with an error as an answer to a user; None if it is one clear line, of ``longest`` letters."""
     text = str(error)
     where = traceback.extract_tb(error.__traceback__)
     at = next((f"{Path(f.filename).name}:{f.lineno}" for f in reversed(where) if "clip_tca" in f.filename), "?")
@@ -61,7 +61,7 @@ def clear(error: Exception, names: tuple[str, ...]) -> str | None:
         return told
     if not text.strip():
         return f"says nothing: {told}"
-    if len(text) > 1500:
+    if len(text) > longest:
         return f"{len(text)} letters: {told}"
     if names and not any(name in text for name in names):
         return f"does not name the file: {told}"

@@ -6,6 +6,7 @@ import argparse
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             traceback.print_exc()
         if not getattr(error, "told", False):
-            line = " ".join(str(error).splitlines())  # names of files and columns may hold line ends
+            line = re.sub(r"\n(?!  )", " ", str(error))  # names may hold line ends; a list of ours is indented
             print(f"clip-tca: {line or type(error).__name__}", file=sys.stderr)
         return 1
     finally:
