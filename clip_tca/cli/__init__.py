@@ -6,6 +6,7 @@ import argparse
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -88,7 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             traceback.print_exc()
         if not getattr(error, "told", False):
-            print(f"clip-tca: {reason(error)}", file=sys.stderr)
+            line = re.sub(r"\n(?!  )", " ", reason(error))  # names may hold line ends; a list of ours is indented
+            print(f"clip-tca: {line or type(error).__name__}", file=sys.stderr)
         return 1
     finally:
         if before is not None:

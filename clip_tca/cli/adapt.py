@@ -214,11 +214,11 @@ def read_labels(path: Path, classes: int) -> np.ndarray:
         raise FileNotFoundError(f"labels: {path} is not a file")
     try:
         if path.suffix.lower() == ".npy":
-            found = np.load(path, allow_pickle=False)
+            found = np.asarray(np.load(path, allow_pickle=False))
         else:
             found = np.array([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=np.int64)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"labels: {path} is not a list of whole numbers ({error})") from None
+    except Exception as error:  # NumPy parses the header as Python and says whatever its parser says
+        raise ValueError(f"labels: {path} is not a list of whole numbers ({error or type(error).__name__})") from None
     return check_labels(found, found.size, classes, torch.device("cpu")).numpy()
 
 
