@@ -229,9 +229,10 @@ class Gaussians:
     def leave_one_out(self, y: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
         """log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
         towards = self.precise(self.means)
-        diagonal, factor = self.diagonal.to(y.dtype), self.factor.to(y.dtype)  # the dear products: in the rows' dtype
-        lengths = exact(y.square() @ diagonal + (y @ factor.T).square().sum(dim=1))
-        distance = lengths[:, None] - 2 * exact(y @ towards.to(y.dtype)) + (self.means.T * towards).sum(dim=0)
+        products = y @ torch.cat([self.factor.T, towards], dim=1).to(y.dtype)  # the dear ones: in the rows' own dtype
+        along, across = products.split([len(self.factor), len(self.means)], dim=1)
+        lengths = exact(y.square() @ self.diagonal.to(y.dtype) + along.square().sum(dim=1))
+        distance = lengths[:, None] - 2 * exact(across) + (self.means.T * towards).sum(dim=0)
         return self.log_prior - 0.5 * distance / (1 - posterior / self.totals).square(), lengths
 
     def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -250,9 +251,10 @@ class Gaussians:
 def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:
     """The temperature ≥ 1 at which the mean of the largest softmax probability falls to ``confidence`` (bisection)."""
     low, high = torch.zeros_like(confidence), torch.full_like(confidence, 20.0)
+    gaps = (logits - logits.max(dim=1, keepdim=True).values).T.contiguous()  # classes first: sums over them are fast
     for _ in range(40):
         middle = (low + high) / 2
-        sure = (logits / 2**middle).softmax(dim=1).max(dim=1).values.mean() > confidence
+        sure = (gaps / 2**middle).exp_().sum(dim=0).reciprocal_().mean() > confidence
         low, high = torch.where(sure, middle, low), torch.where(sure, high, middle)
     return 2**low
 
