@@ -54,8 +54,12 @@ def gaussian_head(
     shrinkage: Literal["auto"] | float = "auto",
     anchor: float = 1.0,
     rounds: int = 10,
+    moments: Moments | None = None,
 ) -> Head:
-    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1."""
+    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1.
+
+    ``moments`` are those of the rows, where they are known already.
+    """
     n, d = z.shape
     text = classifier.scale * exact(classifier.text.to(z.device)).T
     zero_shot = classifier.log_probabilities(z)
@@ -66,7 +70,7 @@ def gaussian_head(
         counts = posterior.sum(dim=0)
         means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
         return Head(text, torch.zeros_like(text[0]), counts, means, one)
-    axes, y = Axes.of(z)
+    axes, y = Axes.of(z, moments)
     soft = SoftStatistics.empty(axes, classifier.classes)
     parts = list(zip(y.split(CHUNK), zero_shot.to(y.dtype).split(CHUNK), posterior.split(CHUNK), strict=True))
     for part, _, q in parts:
@@ -114,7 +118,7 @@ class Axes:
     scatter: Tensor
 
     @classmethod
-    def of(cls, z: Tensor) -> tuple[Axes, Tensor]:
+    def of(cls, z: Tensor, moments: Moments | None = None) -> tuple[Axes, Tensor]:
         """The axes of the rows of ``z`` ``(n, d)``, and the rows along them ``(n, r)``, in the dtype of ``z``."""
         n, d = z.shape
         if n < d:  # in the span of the rows: n dimensions in place of d
@@ -122,7 +126,7 @@ class Axes:
             span, x = torch.linalg.qr((exact(z) - centre).T)
             scatter = x @ x.T
         else:
-            moments = Moments.of(z)
+            moments = moments or Moments.of(z)
             span, centre, scatter = None, moments.mean, moments.scatter
         values, vectors = eigh(scatter)
         directions = vectors if span is None else span @ vectors
