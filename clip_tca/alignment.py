@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from clip_tca.embeddings import is_fake
 from clip_tca.symmetric import eigh, symmetric_product
 
 
@@ -50,6 +51,13 @@ def coral(sigma_t: Tensor, sigma_s: Tensor) -> Tensor:
 
 def monge(sigma_t: Tensor, sigma_s: Tensor) -> Tensor:
     """The optimal-transport map between the two Gaussians, symmetric, nearest to the identity."""
+    factor, failed = torch.linalg.cholesky_ex(sigma_t)
+    pivots = factor.diagonal()
+    if not is_fake(sigma_t) and not int(failed) and float(pivots.min()) > 1e-4 * float(pivots.max()):
+        # Σ_t = LLᵀ and far from singular: L^{-T} (LᵀΣ̂_sL)^{1/2} L^{-1} is the same map for half the eigenvectors
+        values, turn = eigh(factor.T @ sigma_s @ factor)
+        half = torch.linalg.solve_triangular(factor.T, turn * values.clamp_min(0.0).sqrt().sqrt(), upper=True).T
+        return symmetric_product(half, half)
     root, inverse, vectors = _axes(sigma_t)
     frame = vectors * root
     middle, _, turn = _axes(frame.T @ sigma_s @ frame)  # in the axes of Σ_t, where its root is diagonal

@@ -54,8 +54,12 @@ def gaussian_head(
     shrinkage: Literal["auto"] | float = "auto",
     anchor: float = 1.0,
     rounds: int = 10,
+    moments: Moments | None = None,
 ) -> Head:
-    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1."""
+    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1.
+
+    ``moments`` are those of the rows, where they are known already.
+    """
     n, d = z.shape
     text = classifier.scale * exact(classifier.text.to(z.device)).T
     zero_shot = classifier.log_probabilities(z)
@@ -66,7 +70,7 @@ def gaussian_head(
         counts = posterior.sum(dim=0)
         means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
         return Head(text, torch.zeros_like(text[0]), counts, means, one)
-    axes, y = Axes.of(z)
+    axes, y = Axes.of(z, moments)
     soft = SoftStatistics.empty(axes, classifier.classes)
     parts = list(zip(y.split(CHUNK), zero_shot.to(y.dtype).split(CHUNK), posterior.split(CHUNK), strict=True))
     for part, _, q in parts:
@@ -114,7 +118,7 @@ class Axes:
     scatter: Tensor
 
     @classmethod
-    def of(cls, z: Tensor) -> tuple[Axes, Tensor]:
+    def of(cls, z: Tensor, moments: Moments | None = None) -> tuple[Axes, Tensor]:
         """The axes of the rows of ``z`` ``(n, d)``, and the rows along them ``(n, r)``, in the dtype of ``z``."""
         n, d = z.shape
         if n < d:  # in the span of the rows: n dimensions in place of d
@@ -122,7 +126,7 @@ class Axes:
             span, x = torch.linalg.qr((exact(z) - centre).T)
             scatter = x @ x.T
         else:
-            moments = Moments.of(z)
+            moments = moments or Moments.of(z)
             span, centre, scatter = None, moments.mean, moments.scatter
         values, vectors = eigh(scatter)
         directions = vectors if span is None else span @ vectors
@@ -229,9 +233,10 @@ class Gaussians:
     def leave_one_out(self, y: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
         """log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
         towards = self.precise(self.means)
-        diagonal, factor = self.diagonal.to(y.dtype), self.factor.to(y.dtype)  # the dear products: in the rows' dtype
-        lengths = exact(y.square() @ diagonal + (y @ factor.T).square().sum(dim=1))
-        distance = lengths[:, None] - 2 * exact(y @ towards.to(y.dtype)) + (self.means.T * towards).sum(dim=0)
+        products = y @ torch.cat([self.factor.T, towards], dim=1).to(y.dtype)  # the dear ones: in the rows' own dtype
+        along, across = products.split([len(self.factor), len(self.means)], dim=1)
+        lengths = exact(y.square() @ self.diagonal.to(y.dtype) + along.square().sum(dim=1))
+        distance = lengths[:, None] - 2 * exact(across) + (self.means.T * towards).sum(dim=0)
         return self.log_prior - 0.5 * distance / (1 - posterior / self.totals).square(), lengths
 
     def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -250,9 +255,10 @@ class Gaussians:
 def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:
     """The temperature ≥ 1 at which the mean of the largest softmax probability falls to ``confidence`` (bisection)."""
     low, high = torch.zeros_like(confidence), torch.full_like(confidence, 20.0)
+    gaps = (logits - logits.max(dim=1, keepdim=True).values).T.contiguous()  # classes first: sums over them are fast
     for _ in range(40):
         middle = (low + high) / 2
-        sure = (logits / 2**middle).softmax(dim=1).max(dim=1).values.mean() > confidence
+        sure = (gaps / 2**middle).exp_().sum(dim=0).reciprocal_().mean() > confidence
         low, high = torch.where(sure, middle, low), torch.where(sure, high, middle)
     return 2**low
 

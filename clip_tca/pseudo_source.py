@@ -24,6 +24,7 @@ from torch import Tensor
 from clip_tca.embeddings import exact
 from clip_tca.gaussians import gaussian_head
 from clip_tca.sample import Sample
+from clip_tca.statistics import Moments
 from clip_tca.zero_shot import ZeroShotClassifier
 
 Balance = Literal["estimated", "global", "uniform", "predicted", "oracle"]
@@ -145,15 +146,18 @@ class PseudoSource:
         pairs = ((getattr(self, name), getattr(other, name)) for name in ("rows", "score", "group"))
         self._keep(*(torch.cat([mine, its.to(mine)]) for mine, its in pairs))
 
-    def chosen(self) -> Tensor:
-        """Indices into :attr:`rows` of what belongs to the pseudo-source of all rows seen so far."""
-        return select(self.score, self.group, self.quota())
+    def chosen(self, moments: Moments | None = None) -> Tensor:
+        """Indices into :attr:`rows` of what belongs to the pseudo-source of all rows seen so far.
+
+        ``moments`` of all those rows need not be computed again where they are known.
+        """
+        return select(self.score, self.group, self.quota(moments))
 
     def size(self) -> int:
         """k: as given, or by the size of the largest predicted class."""
         return min(self.k, max(10, int(self.predicted.max()) // 5)) if self.auto else self.k
 
-    def quota(self) -> Tensor:
+    def quota(self, moments: Moments | None = None) -> Tensor:
         """How many embeddings of each group belong to the pseudo-source, where there are as many."""
         k = self.size()
         if self.balance == "predicted":
@@ -162,7 +166,8 @@ class PseudoSource:
             return reference_quota(self.labels, len(self.predicted), k)
         if self.sample is not None:
             rows = self.sample.rows()
-            head = gaussian_head(rows, self.classifier, rounds=5)
+            known = moments if moments is not None and moments.n == len(rows) else None
+            head = gaussian_head(rows, self.classifier, rounds=5, moments=known)
             return proportional(torch.bincount(head.logits(rows).argmax(dim=1), minlength=len(self.predicted)), k)
         return torch.full_like(self.worst, k, dtype=torch.int64)
 

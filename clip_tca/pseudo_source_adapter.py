@@ -74,7 +74,7 @@ class PseudoSourceAdapter(Adapter):
     def _linear(self, solver: Solver, shrinkage: Shrinkage, steps: int = 20, lr: float = 1e-3) -> dict[str, Tensor]:
         """W and the offset of z ↦ zW + offset, with the means and covariances of both sides from which W was solved."""
         everyone = self._segments.total(self._moments)
-        rows = self._bank.rows[self._bank.chosen()]
+        rows = self._bank.rows[self._bank.chosen(everyone)]
         source = Moments.of(rows) if len(rows) else everyone  # nothing selected: nothing changes
         everything = source.n == everyone.n
         predicted = self.classifier.predict(rows) if len(rows) else self._bank.group[:0]
