@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import decode, fault
+from clip_tca.datasets.pictures import fault, mark
 from clip_tca.encoder import Encoder
+from clip_tca.loader import loader
 from clip_tca.processes import current
 from clip_tca.prompts import Prompts
 from clip_tca.store import Entry, Store, shards
@@ -154,6 +150,7 @@ class Embedder:
                 found = [next(new) for _ in range(0, len(parts[i]), self.batch)]
                 shard = torch.cat([z for z, _ in found])
                 bad = {position for _, positions in found for position in positions}
+                _check_unchanged(domain, parts[i], title)
                 if entry and not bad:  # otherwise a mended picture would not be looked at again
                     entry.write(i, shard)
                 encoded[i] = shard, bad
@@ -228,52 +225,15 @@ class Embedder:
         return tqdm(total=total, desc=title, unit="image", disable=hidden, leave=False)
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Picture i, ready for the model, or why it can't be read. Lives in the worker processes."""
-
-    domain: Domain
-    transform: Callable[[Image.Image], Tensor]
-
-    def __getitem__(self, index: int) -> Tensor | str:
-        try:
-            return self.transform(decode(self.domain.source(index)))
-        except ValueError as error:
-            return str(error)
-
-    def __len__(self) -> int:
-        return len(self.domain)
-
-
-def loader(
-    domain: Domain,
-    transform: Callable[[Image.Image], Tensor],
-    batches: list[list[int]],
-    workers: int | None,
-    device: torch.device,
-) -> DataLoader[Any]:
-    """Batches of pictures, decoded and transformed in worker processes, each with what could not be read."""
-    return DataLoader(
-        Reader(domain, transform),  # type: ignore[arg-type]  # a sequence is all that it needs
-        batch_sampler=batches,
-        num_workers=min(default_workers() if workers is None else workers, len(batches)),
-        collate_fn=_collate,
-        pin_memory=device.type == "cuda",
-        worker_init_fn=_begin_worker,
-    )
-
-
-def _begin_worker(_number: int) -> None:
-    """Ctrl-C is for the main process; what breaks in a worker reaches it by the queue, not by a trace on the screen."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = lambda *_: None
-
-
-def _collate(pictures: list[Tensor | str]) -> tuple[Tensor, dict[int, str]]:
-    """The pictures that could be read, and the positions and reasons of the others."""
-    reasons = {i: picture for i, picture in enumerate(pictures) if isinstance(picture, str)}
-    good = [picture for picture in pictures if isinstance(picture, Tensor)]
-    return torch.stack(good) if good else torch.empty(0), reasons
+def _check_unchanged(domain: Domain, rows: range, title: str) -> None:
+    """Refuse files that are no longer those that were looked at: the store would keep them under the wrong name."""
+    files = ((i, domain.source(i)) for i in ([] if domain.drawn else rows))
+    changed = [domain.names[i] for i, file in files if isinstance(file, str) and mark(file) != domain.marks[i]]
+    if changed:
+        more = f" and {len(changed) - 1} more" if changed[1:] else ""
+        raise ValueError(
+            f"{title}/{changed[0]}{more} changed during the run; run again when the files stay as they are"
+        )
 
 
 def _fault(domain: Domain, index: int) -> str | None:
@@ -283,9 +243,3 @@ def _fault(domain: Domain, index: int) -> str | None:
         return fault(domain.source(index))
     except OSError as error:
         return error.strerror or str(error)
-
-
-def default_workers() -> int:
-    """Worker processes for decoding: the cores this process may use, at most 8; its share of them under torchrun."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))

@@ -25,6 +25,7 @@ from clip_tca.device import choose_device, choose_precision
 from clip_tca.files import sha256, write_text
 from clip_tca.network import spare_waiting
 from clip_tca.resources import resource
+from clip_tca.torchscript import is_torchscript, read_torchscript
 
 log = logging.getLogger("clip_tca")
 
@@ -201,9 +202,10 @@ class Encoder:
         file = self.weights_file
         log.info("loading %s from %s", self.name, file)
         try:
-            if self._pretrained is not None and weights.is_torchscript(file):
+            if self._pretrained is not None and is_torchscript(file):
                 model = open_clip.create_model(self.name, pretrained=None, pretrained_text=False)
-                model.load_state_dict(weights.read_torchscript(file))
+                wanted = model.state_dict().keys()  # an archive also holds sizes and masks, which are no weights
+                model.load_state_dict({name: value for name, value in read_torchscript(file).items() if name in wanted})
             else:
                 model = open_clip.create_model(self._address, pretrained=self._pretrained, require_pretrained=True)
         except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clip_tca.files import atomic
+from clip_tca.files import atomic, write_tensors
 from clip_tca.linear_head import LinearHead
 from clip_tca.state import read_state
 
@@ -33,11 +33,8 @@ def export(head: LinearHead, path: Path) -> None:
         with atomic(path) as part:
             part.write_bytes(content)
     elif path.suffix.lower() == ".safetensors":
-        from safetensors.torch import save_file
-
         tensors = {name: value.float().contiguous() for name, value in head.linear().state_dict().items()}
-        with atomic(path) as part:
-            save_file(tensors, part, metadata={"normalize": str(head.normalize).lower()})
+        write_tensors(path, tensors, {"normalize": str(head.normalize).lower()})
     else:
         raise ValueError(f"output: {path}; allowed are names that end with {' or '.join(SUFFIXES)}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from pathlib import Path
@@ -9,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from clip_tca.files import atomic
+from clip_tca.files import write_tensors
 from clip_tca.zero_shot import ZeroShotClassifier
 
 if TYPE_CHECKING:
@@ -34,8 +34,18 @@ def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counter
         "classifier": adapter.classifier.fingerprint(),
     }
     whole = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
-    with atomic(path) as part:
-        save_file(whole, part, metadata={"clip_tca": json.dumps(record, default=int)})
+    text = json.dumps(record, default=int)
+    write_tensors(path, whole, {"clip_tca": text, "checksum": checksum(text, whole)})
+
+
+def checksum(record: str, tensors: dict[str, Tensor]) -> str:
+    """Of everything in the file: a wrong number in it would be as silent as it is harmful."""
+    digest = hashlib.sha256(record.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -54,6 +64,8 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str
         with safe_open(str(path), "pt", device=str(device)) as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if metadata["checksum"] != checksum(metadata["clip_tca"], tensors):
+            raise ValueError("its checksum is wrong")
         record: dict[str, Any] = json.loads(metadata["clip_tca"])
         for key in ("class", "options", "counters", "shape", "classifier"):
             record[key]

@@ -28,7 +28,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from clip_tca.files import PART, atomic, write_text
+from clip_tca.checks import whole
+from clip_tca.files import PART, atomic, sweep, write_text
 
 log = logging.getLogger("clip_tca")
 
@@ -113,7 +114,7 @@ class Entry:
 
     def complete(self) -> bool:
         """Whether every shard is there (not whether it is undamaged)."""
-        return all(self._file(shard).is_file() for shard in range(len(shards(self.images))))
+        return all(self._file(shard).is_file() for shard in range(-(-self.images // SHARD)))
 
     def _file(self, shard: int) -> Path:
         return self.path / f"{shard:05d}.safetensors"
@@ -138,8 +139,7 @@ class Entry:
             except OSError:
                 log.debug("no lock on %s", self.path)
             else:
-                for stray in self.path.glob(f".*{PART}"):  # of a run that was killed while it wrote
-                    stray.unlink(missing_ok=True)
+                sweep(self.path.glob(f".*{PART}"))  # of a run that was killed while it wrote
             yield
         finally:
             os.close(handle)
@@ -183,7 +183,9 @@ class Store:
                 continue
             try:
                 description = json.loads((path / "entry.json").read_text(encoding="utf-8"))
-                entry = Entry(path, int(description["images"]), description)
+                if not whole(description["images"], 0):
+                    raise ValueError(f"images: {description['images']!r}")
+                entry = Entry(path, description["images"], description)
             except (OSError, ValueError, KeyError, TypeError):
                 entry = Entry(path, 0, {"title": "not readable"})
             size = sum(file.stat().st_size for file in path.glob("*") if file.is_file())
@@ -204,6 +206,7 @@ class Store:
                 for file in (self.root / folder).glob(f"*{suffix}"):
                     if _KEY.fullmatch(file.name.removesuffix(suffix)) and file.is_file():
                         file.unlink()
+                sweep((self.root / folder).glob(f".*{PART}"))
                 with contextlib.suppress(OSError):  # not there, or something in it is not ours
                     (self.root / folder).rmdir()
         return len(chosen)

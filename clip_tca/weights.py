@@ -1,23 +1,18 @@
-"""Weights files: do they fit the model's activation, what tells one from another, and OpenAI's own archives."""
+"""Weights files: do they fit the model's activation, and what tells one from another."""
 
 from __future__ import annotations
 
 import logging
 import os
-import warnings
-import zipfile
 from pathlib import Path
 
-import torch
-from torch import Tensor
+from clip_tca.torchscript import is_torchscript
 
 log = logging.getLogger("clip_tca")
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
 CONFIGURATION = "open_clip_config.json"
 """The configuration beside the weights, in a folder or on the hub."""
-
-_OPENAI_KEYS = ("input_resolution", "context_length", "vocab_size")
 
 
 def check_gelu(model: str, pretrained: str, quick: bool) -> None:
@@ -54,22 +49,6 @@ def check_file(model: str, file: Path) -> None:
         check_gelu(model, file.name, quick=True)
     elif "openai" in str(file).lower() and not model.endswith("-quickgelu"):
         log.warning("%s: if these are OpenAI's weights, the model must be %s-quickgelu", file, model)
-
-
-def is_torchscript(file: Path) -> bool:
-    """Whether a file is a TorchScript archive, as OpenAI published its models."""
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return any(name.split("/")[-1] == "constants.pkl" for name in archive.namelist())
-
-
-def read_torchscript(file: Path) -> dict[str, Tensor]:
-    """The weights in such an archive."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated; OpenAI's files stay
-        state = torch.jit.load(str(file), map_location="cpu").state_dict()
-    return {name: value for name, value in state.items() if name not in _OPENAI_KEYS}
 
 
 def stamps(file: Path, folder: str) -> list[list[int]]:

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
+from clip_tca.state import checksum
 from tests.conftest import Shifted
 
 ADAPTERS = {
@@ -160,7 +161,8 @@ def test_a_saved_state_with_a_part_missing_is_refused_in_one_line(spoil, shifted
         record["options"]["speed"] = 11
     else:
         record["counters"]["dtype"] = "float99"
-    save_file(tensors, path, metadata={"clip_tca": json.dumps(record)})
+    text = json.dumps(record)
+    save_file(tensors, path, metadata={"clip_tca": text, "checksum": checksum(text, tensors)})
     with pytest.raises(ValueError, match="missing or wrong"):
         LinearTCA.load(path, shifted.g)
 

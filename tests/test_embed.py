@@ -15,11 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
-from clip_tca import embed as embedding
 from clip_tca.datasets.folder import load_folder
 from clip_tca.datasets.image_set import ImageSet
 from clip_tca.embed import Embedder
 from clip_tca.encoder import Encoder
+from clip_tca.loader import default_workers
 from clip_tca.prompts import load_prompts
 from clip_tca.store import SHARD, Store
 from tests.conftest import MODEL
@@ -255,7 +255,7 @@ def test_a_store_removed_in_the_middle_does_not_matter(encoder, folder, tmp_path
 
 
 def test_the_default_number_of_workers_is_that_of_the_cores():
-    assert 1 <= embedding.default_workers() <= 8
+    assert 1 <= default_workers() <= 8
 
 
 def test_files_of_the_same_names_and_sizes_are_told_apart(encoder, tmp_path):

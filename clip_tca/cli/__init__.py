@@ -6,6 +6,7 @@ import argparse
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -59,6 +60,9 @@ def say_warnings() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command: 0 done, 1 failed with one clear line, 2 wrong usage, 130 interrupted."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: nothing is printed, and no file gets its number
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
@@ -85,11 +89,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.debug:
             traceback.print_exc()
         if not getattr(error, "told", False):
-            print(f"clip-tca: {error}", file=sys.stderr)
+            line = re.sub(r"\n(?!  )", " ", reason(error))  # names may hold line ends; a list of ours is indented
+            print(f"clip-tca: {line or type(error).__name__}", file=sys.stderr)
         return 1
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+def reason(error: Exception) -> str:
+    """What an error says; one of the system's in the order that ours have: the file, then what is wrong."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _run(options: argparse.Namespace) -> int:

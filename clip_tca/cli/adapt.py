@@ -214,11 +214,11 @@ def read_labels(path: Path, classes: int) -> np.ndarray:
         raise FileNotFoundError(f"labels: {path} is not a file")
     try:
         if path.suffix.lower() == ".npy":
-            found = np.load(path, allow_pickle=False)
+            found = np.asarray(np.load(path, allow_pickle=False))
         else:
             found = np.array([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=np.int64)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"labels: {path} is not a list of whole numbers ({error})") from None
+    except Exception as error:  # NumPy parses the header as Python and says whatever its parser says
+        raise ValueError(f"labels: {path} is not a list of whole numbers ({error or type(error).__name__})") from None
     return check_labels(found, found.size, classes, torch.device("cpu")).numpy()
 
 
@@ -231,12 +231,12 @@ def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
     if options.output == "-":
         return job.pour(units, lambda _unit: RowSink(sys.stdout.buffer))
     path = Path(options.output)
-    if path.exists() and path.is_file() and not options.overwrite:
-        raise ValueError(f"output: {path} exists; choose another name, or replace it: --overwrite")
+    if there := [one for one in (path, path.with_name(f"{path.name}.json")) if one.is_file() and not options.overwrite]:
+        raise ValueError(f"output: {there[0]} exists; choose another name, or replace it: --overwrite")
     with atomic(path) as part, part.open("wb") as file:
         tally = job.pour(units, lambda _unit: RowSink(file))
-    if path.is_file():
-        write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, texts))
+        if part.is_file():  # the record first: where the file is, its record is too
+            write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, texts))
     return tally
 
 

@@ -23,7 +23,7 @@ def show(_options: argparse.Namespace) -> int:
     store = Store()
     entries = store.entries()
     for key, description, size, complete in entries:
-        model = " / ".join(filter(None, (description.get("model"), description.get("pretrained"))))
+        model = " / ".join(str(part) for part in (description.get("model"), description.get("pretrained")) if part)
         state = "" if complete else "  (incomplete)"
         print(
             f"{key[:12]}  {size / 1e6:8.1f} MB  {description.get('images', 0):6d} images  "

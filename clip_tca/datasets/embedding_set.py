@@ -9,7 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from clip_tca.files import atomic
+from clip_tca.embeddings import check_labels, check_rows, to_tensor
+from clip_tca.files import write_tensors
+from clip_tca.zero_shot import ZeroShotClassifier
 
 
 @dataclass
@@ -32,14 +34,11 @@ class EmbeddingSet:
 
     def save(self, path: str | Path, text: str = "text.single") -> None:
         """Write what :func:`load` reads, with the text embeddings under the name ``text``."""
-        from safetensors.torch import save_file
-
         tensors = {text: self.text.contiguous()}
         for name, (z, y) in self.domains.items():
             tensors |= {f"{name}.embeddings": z.contiguous(), f"{name}.labels": y.contiguous()}
         kept = {"classes": self.classes, "about": self.about}
-        with atomic(Path(path)) as part:
-            save_file(tensors, part, {"scale": str(self.scale), **{k: json.dumps(v) for k, v in kept.items()}})
+        write_tensors(Path(path), tensors, {"scale": str(self.scale), **{k: json.dumps(v) for k, v in kept.items()}})
 
 
 def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
@@ -55,8 +54,26 @@ def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
             metadata = file.metadata()
             classes = json.loads(metadata.get("classes", "null"))
             about = json.loads(metadata.get("about", "{}"))
-            return EmbeddingSet(file.get_tensor(text), float(metadata["scale"]), domains, classes, about)
-    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
+            found = EmbeddingSet(file.get_tensor(text), float(metadata["scale"]), domains, classes, about)
+        check(found)
+        return found
+    except (SafetensorError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, {text} and a scale"
         ) from None
+
+
+def check(data: EmbeddingSet) -> None:
+    """Raise ValueError or TypeError where texts, embeddings, labels and names do not fit each other."""
+    known = ZeroShotClassifier(data.text, data.scale)
+    if data.classes is not None and [str(name) for name in data.classes] != data.classes:
+        raise ValueError(f"classes: {data.classes!r}; a list of names is needed")
+    if data.classes is not None and len(data.classes) != known.classes:
+        raise ValueError(f"classes: {len(data.classes)} names, but the texts have {known.classes}")
+    if not data.domains:
+        raise ValueError("no domain in it")
+    for name, (z, y) in data.domains.items():
+        check_rows(to_tensor(z, name), known.dim, name)
+        check_labels(y, len(z), known.classes, y.device)
+    if any(not isinstance(data.about.get(key) or {}, dict) for key in ("model", "prompts")):
+        raise ValueError(f"about: {data.about!r}; model and prompts are tables")

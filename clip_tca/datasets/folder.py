@@ -79,8 +79,8 @@ def load_folder(folder: Path) -> ImageSet:
             f"{folder}: {with_images[0].name} holds images, {deep[0].name} holds folders of images; "
             "use one layout throughout: DIR/domain/class/image or DIR/class/image"
         )
-    roots = {folder.resolve().name: folder} if with_images else {path.name: path for path in inner}
-    found = {name: [(p.name, p) for p in _folders(root) if _images(p)] for name, root in roots.items()}
+    roots = {_text(folder.resolve()): folder} if with_images else {_text(path): path for path in inner}
+    found = {name: [(_text(p), p) for p in _folders(root) if _images(p)] for name, root in roots.items()}
     classes = sorted({name for folders in found.values() for name, _ in folders})
     spelled: dict[str, str] = {}
     for name in classes:
@@ -100,7 +100,12 @@ def load_folder(folder: Path) -> ImageSet:
         if folders
     }
     ignored += [name for name, folders in found.items() if not folders]
-    return ImageSet(folder.resolve().name, classes, domains, {"kind": "folder", "path": str(folder)}, ignored=ignored)
+    return ImageSet(_text(folder.resolve()), classes, domains, {"kind": "folder", "path": str(folder)}, ignored=ignored)
+
+
+def _text(path: Path) -> str:
+    """The last part of a path as UTF-8 whatever the locale; bytes that are not UTF-8 are written out."""
+    return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
 def _require_folder(folder: Path) -> None:

@@ -70,7 +70,7 @@ def load_hub(
     classes, labels = _labels(table[label], names, benchmark, f"{hub_id}, column {label}")
     ignored: list[str] = []
     by_domain = _domains(table, domain, benchmark, hub_id, ignored)
-    marks = _marks(table, image)
+    marks = _marks(table, image, hub_id)
     domains = {
         name: Domain(
             [f"{classes[labels[i]]}/{i}" for i in rows],
@@ -191,8 +191,12 @@ def _domains(
     return {name: rows[name] for name in (benchmark.domains if benchmark else sorted(rows)) if name in rows}
 
 
-def _marks(table: Dataset, image: str) -> list[str]:
-    """What tells each encoded picture from another (see :func:`clip_tca.datasets.pictures.mark`)."""
+def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:
+    """What tells each encoded picture from another (see :func:`clip_tca.datasets.pictures.mark`).
+
+    Raises:
+        ValueError: If a row names a file that did not come with the data set.
+    """
     import pyarrow as pa
 
     column = table.with_format("arrow")[:][image]
@@ -201,14 +205,29 @@ def _marks(table: Dataset, image: str) -> list[str]:
     plain = any(check(kind) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string))
     if not plain and "bytes" not in inner:
         raise ValueError(f"column {image!r} holds {kind}, not images; name the image column by --image-column")
-    found = []
+    found: list[str] = []
     for chunk in column.chunks:
         for value in chunk:
             content = value.as_py()
             if isinstance(content, dict):
                 content = content["bytes"] if content.get("bytes") is not None else content.get("path")
+            if isinstance(content, str) and not _own(content, hub_id):
+                raise ValueError(
+                    f"{hub_id}, column {image}: row {len(found)} names {content!r}, which is not in the data set's own "
+                    "folder; save the data set with its images inside"
+                )
             found.append("none" if content is None else mark(content))
     return found
+
+
+def _own(file: str, hub_id: str) -> bool:
+    """Whether a file that a row names lies in the local copy, or where the hub's downloads are kept."""
+    from datasets import config
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    place = Path(hub_id)
+    roots = [place.parent if place.is_file() else place] if place.exists() else [config.HF_DATASETS_CACHE, HF_HUB_CACHE]
+    return any(Path(file).resolve().is_relative_to(Path(root).resolve()) for root in roots)
 
 
 def _revision(table: Dataset) -> str | None:

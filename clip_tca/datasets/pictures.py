@@ -124,9 +124,10 @@ def _rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise ValueError("floating-point pixels have no agreed range; save it as 8-bit")
     if image.mode.startswith("I"):  # 16 bits and more: convert() would clip everything above 255 to white
-        values = np.asarray(image).astype(np.int64)
+        values = np.array(image)
         shift = max(0, int(values.max(initial=0)).bit_length() - 8)
-        return Image.fromarray((values >> (8 if shift <= 8 else shift)).clip(0, 255).astype(np.uint8)).convert("RGB")
+        values >>= 8 if shift <= 8 else shift  # in place: the largest pictures take hundreds of megabytes
+        return Image.fromarray(values.clip(0, 255, out=values).astype(np.uint8)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from clip_tca.embed import loader
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.memory import PeakMemory
+from clip_tca.loader import loader
 from clip_tca.methods import base_method
 from clip_tca.methods.base import Method, Task
 from clip_tca.zero_shot import ZeroShotClassifier

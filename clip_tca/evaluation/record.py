@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from clip_tca.evaluation.formats import render
 from clip_tca.evaluation.names import SCHEMA
-from clip_tca.evaluation.table import table
 
 
 def read_all(paths: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
@@ -45,8 +45,8 @@ def read(path: Path) -> list[dict[str, Any]]:
     try:
         for record in records:
             check(record)
-            table(record)
-    except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as error:
+            render([record], "table")
+    except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{path}: not a whole record of clip-tca eval ({reason}); evaluate again") from None
     if not records:
@@ -63,5 +63,5 @@ def check(record: dict[str, Any]) -> None:
     for row in record["rows"]:
         if row["domain"] not in record["data"]["domains"]:
             raise ValueError(f"domain {row['domain']!r} is not in its data")
-        if abs(row["accuracy"] - 100 * row["correct"] / row["divisor"]) > 1e-6:
+        if not abs(row["accuracy"] - 100 * row["correct"] / row["divisor"]) <= 1e-6:  # not a number is wrong, too
             raise ValueError(f"accuracy {row['accuracy']} of {row['method']} is not {row['correct']}/{row['divisor']}")

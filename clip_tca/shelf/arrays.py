@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from clip_tca.shelf.block import ROWS, Block
+from clip_tca.shelf.block import LARGEST, ROWS, Block
 
 USUAL = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
 """Names under which embeddings usually stand."""
@@ -22,7 +22,7 @@ USUAL = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
 
 def damaged(path: Path, reason: object) -> ValueError:
     """The error for a file that can't be read to its end."""
-    told = " ".join(str(reason).split()) or type(reason).__name__
+    told = " ".join(str(reason).split())[:200] or type(reason).__name__
     return ValueError(f"{path}: truncated or damaged ({told}); copy or download it again")
 
 
@@ -41,8 +41,10 @@ def pick(path: Path, names: list[str], column: str | None, what: str) -> str:
 
 def check_matrix(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = False) -> None:
     """Refuse what is not a matrix of floats, row after row."""
-    if len(shape) != 2 or 0 in shape[1:]:
+    if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
         raise ValueError(f"{path}: shape {tuple(shape)}; a matrix (rows, dimensions) is needed")
+    if shape[1] > LARGEST:
+        raise ValueError(f"{path}: shape {tuple(shape)}; at most {LARGEST} dimensions are allowed")
     if dtype.kind != "f" or dtype.itemsize > 8:
         raise ValueError(f"{path}: dtype {dtype}; allowed are float16, float32 and float64")
     if fortran:
@@ -61,7 +63,9 @@ class Npy:
             with path.open("rb") as file:
                 shape, fortran, dtype = _header(file)
                 self._start = file.tell()
-        except (ValueError, EOFError) as error:
+        except OSError:
+            raise
+        except Exception as error:  # NumPy parses the header as Python and says whatever its parser says
             raise damaged(path, error) from None
         check_matrix(path, shape, dtype, fortran)
         (self.rows, self.dim), self.dtype, self._stored = shape, dtype.newbyteorder("="), dtype
@@ -96,7 +100,7 @@ class Npz:
                 for name in members:
                     with archive.open(f"{name}.npy") as file:
                         headers[name] = _header(file)
-        except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+        except Exception as error:  # of the archive, of its compression, or of a header in it
             raise damaged(path, error) from None
         matrices = [name for name, (shape, _, dtype) in headers.items() if len(shape) == 2 and dtype.kind == "f"]
         self.name = pick(path, matrices, column, "array")
@@ -107,13 +111,18 @@ class Npz:
     def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
         """All rows (``start`` is 0 and ``stop`` their number), ``rows`` at a time."""
         width = self.dim * self._stored.itemsize
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self.name}.npy") as file:
-            _header(file)
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                opened = archive.open(f"{self.name}.npy")  # stays open when the archive is closed
+            _header(opened)
+        except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
+            raise damaged(self.path, error) from None
+        with opened as file:
             for first in range(start, stop, rows):
                 wanted = (min(first + rows, stop) - first) * width
                 try:
                     content = file.read(wanted)
-                except (zipfile.BadZipFile, EOFError, OSError, ValueError) as error:
+                except Exception as error:  # of the archive or of its compression
                     raise damaged(self.path, error) from None
                 if len(content) < wanted:
                     raise damaged(self.path, f"ends before row {stop}")

@@ -18,7 +18,18 @@ KINDS: tuple[Kind, ...] = ("embeddings", "labels", "scores")
 """What can be written: adapted embeddings, predicted classes, and the probability of each predicted class."""
 
 ROWS = 8192
-"""Rows read, adapted and written together."""
+"""Rows read, adapted and written together, of embeddings of the usual dimensions."""
+
+VALUES = 1 << 24
+"""Numbers in a block at most: a small file can announce very long rows."""
+
+LARGEST = 1 << 20
+"""A row that says it is longer than this is not an embedding."""
+
+
+def block_rows(dim: int) -> int:
+    """Rows of a block of ``dim`` dimensions."""
+    return min(ROWS, max(VALUES // dim, 1))
 
 
 @dataclass(frozen=True)

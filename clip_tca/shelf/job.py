@@ -25,7 +25,7 @@ from clip_tca.adapter import Adapter
 from clip_tca.embeddings import to_tensor
 from clip_tca.processes import Processes
 from clip_tca.shelf.application import Application
-from clip_tca.shelf.block import ROWS, Result
+from clip_tca.shelf.block import Result, block_rows
 from clip_tca.shelf.flow import Behind, ahead
 from clip_tca.shelf.layout import Layout
 from clip_tca.shelf.reading import Piece, pieces
@@ -211,9 +211,10 @@ class Job:
 
     def _rows(self) -> int:
         """Rows of a block: whole batches; of a stream one, so that its answer need not wait for the next."""
+        rows = block_rows(self.layout.shelf.dim)
         if not self.batch:
-            return ROWS
-        return self.batch * (1 if self.layout.shelf.rows is None else max(ROWS // self.batch, 1))
+            return rows
+        return self.batch * (1 if self.layout.shelf.rows is None else max(rows // self.batch, 1))
 
     def _sink(self, out: Path, unit: Unit, units: list[Unit], bad: dict[int, list[int]]) -> Sink:
         shard = self.layout.shelf.shards[unit.shard]
@@ -253,7 +254,9 @@ class Job:
             return
         needed, free = self.layout.row_bytes() * shelf.rows, shutil.disk_usage(folder).free
         if needed > free:
-            raise ValueError(f"output: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free; make room")
+            raise ValueError(
+                f"output: {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} are free in {folder}; make room"
+            )
 
     def _full(self, error: OSError, target: Path) -> ValueError:
         kept = "nothing was kept"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clip_tca.shelf.block import ROWS, Block
+from clip_tca.shelf.block import Block, block_rows
 from clip_tca.shelf.shelf import Shelf, Unit
 
 
@@ -36,15 +36,15 @@ class Piece:
         return found
 
 
-def pieces(shelf: Shelf, units: list[Unit], drop_bad: bool, rows: int = ROWS) -> Iterator[Piece]:
-    """All blocks of ``units``, each as soon as it has been read.
+def pieces(shelf: Shelf, units: list[Unit], drop_bad: bool, rows: int | None = None) -> Iterator[Piece]:
+    """All blocks of ``units``, each as soon as it has been read, of ``rows`` rows; None: as many as fit.
 
     Raises:
         ValueError: For NaN or infinity, with file and row, unless ``drop_bad``.
     """
     for unit in units:
         shard = shelf.shards[unit.shard]
-        for block in shard.blocks(unit.start, unit.stop, rows):
+        for block in shard.blocks(unit.start, unit.stop, rows or block_rows(shelf.dim)):
             bad = block.bad()
             if len(bad) and not drop_bad:
                 shown = ", ".join(map(str, (block.first + bad[:5]).tolist())) + (", …" if len(bad) > 5 else "")

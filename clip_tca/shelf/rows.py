@@ -14,10 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from clip_tca.shelf.block import KINDS, ROWS, Block, Result
-
-LARGEST = 1 << 20
-"""A row that says it is longer than this is not one of ours."""
+from clip_tca.shelf.block import KINDS, LARGEST, ROWS, Block, Result
 
 
 class RowStream:

@@ -107,8 +107,12 @@ class PackedSink:
         self.sink.close()
         if self.path.suffix.lower() == ".npz":
             with zipfile.ZipFile(self.path, "w", allowZip64=True) as archive:
-                for kind, part in self.parts.items():
-                    archive.write(part, f"{self.names[kind]}.npy")
+                for kind, part in self.parts.items():  # without the time: a clock before 1980 would be an error
+                    with (
+                        part.open("rb") as source,
+                        archive.open(f"{self.names[kind]}.npy", "w", force_zip64=True) as to,
+                    ):
+                        shutil.copyfileobj(source, to, 1 << 20)
         else:
             self._pack_tensors()
         for part in self.parts.values():

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
-from clip_tca.files import PART
+from clip_tca.files import PART, lock
 
 RECORD = "_clip-tca.json"
 """Name of the record in a folder of ours: readers of data sets pass over names that begin like this."""
@@ -36,6 +36,8 @@ class Staging:
         self.folder = self.target.with_name(f".{self.target.name}{PART}")
         if not self.target.parent.is_dir():
             raise FileNotFoundError(f"output: the folder {target.parent} does not exist; create it first")
+        if first:
+            self._recover()
         for there in (path for path in self._finals() if path.exists()):
             if not overwrite:
                 raise ValueError(f"output: {there} exists; choose another name, or replace it: --overwrite")
@@ -68,27 +70,31 @@ class Staging:
 
     def _take(self) -> None:
         """Lock the folder against other runs; the system unlocks it when the process ends in any way."""
-        try:
-            import fcntl
-        except ImportError:  # no such locks on this system
-            self.folder.mkdir(exist_ok=True)
-            return
         while True:
             self.folder.mkdir(exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                handle = os.open(self.folder, os.O_RDONLY)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    os.close(handle)
-                    raise ValueError(f"output: another run is writing {self.target}; wait for it") from None
-                except OSError:  # a file system without locks
-                    self._lock = handle
-                    return
-                if self.folder.exists() and _same(self.folder, handle):
-                    self._lock = handle
-                    return
-                os.close(handle)  # it was another run's, which has just ended and removed it
+            try:
+                self._lock = lock(self.folder)
+            except BlockingIOError:
+                raise ValueError(f"output: another run is writing {self.target}; wait for it") from None
+            except FileNotFoundError:  # it was another run's, which has just ended and removed it
+                continue
+            except OSError:  # no locks here
+                pass
+            return
+
+    def _recover(self) -> None:
+        """End the commit in which a run was killed, and remove the rest of what it left; nothing, if it still runs."""
+        with contextlib.suppress(OSError):
+            handle = lock(self.folder)
+            try:
+                built, finals = self.inside(), self._finals()
+                if self.single and self.target.exists() and built[1].exists() and not built[0].exists():
+                    os.replace(built[1], finals[1])
+                if not self.single and (self.folder / "old").exists() and not self.target.exists():
+                    os.replace(built[0], self.target)
+                shutil.rmtree(self.folder)
+            finally:
+                os.close(handle)
 
     def commit(self) -> None:
         """Give everything its final name."""
@@ -112,7 +118,3 @@ class Staging:
             shutil.rmtree(self.folder, ignore_errors=True)
         if self._lock >= 0:
             os.close(self._lock)
-
-
-def _same(path: Path, handle: int) -> bool:
-    return os.path.samestat(path.stat(), os.fstat(handle))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clip_tca.shelf.arrays import damaged, pick
-from clip_tca.shelf.block import ROWS, Block
+from clip_tca.shelf.block import LARGEST, ROWS, Block
 
 _FAULTS = (pa.ArrowInvalid, pa.ArrowException, OSError)
 
@@ -54,9 +54,14 @@ class Table(ABC):
         self.path = path
         try:
             self.schema, self.rows = self._open()
-        except _FAULTS as error:
+            names = self.schema.names
+        except (*_FAULTS, UnicodeError) as error:
             raise damaged(path, error) from None
+        if len(set(names)) < len(names):
+            raise ValueError(f"{path}: two columns have the same name; rename one of them")
         self.name = pick(path, list_columns(self.schema), column, "list column of floats")
+        if self.schema.get_field_index(self.name) < 0:
+            raise damaged(path, f"its column {self.name!r} can't be found")
         kind = self.schema.field(self.name).type
         self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
         self.dim: int | None = kind.list_size if pa.types.is_fixed_size_list(kind) else None
@@ -119,6 +124,10 @@ class Parquet(Table):
 
     def _open(self) -> tuple[pa.Schema, int]:
         with pq.ParquetFile(self.path) as file:
+            for group in map(file.metadata.row_group, range(file.num_row_groups)):
+                most = max((group.column(i).num_values for i in range(group.num_columns)), default=0)
+                if most > LARGEST * max(group.num_rows, 1):  # runs of one number take no room in the file
+                    raise OSError(f"{most} numbers in {group.num_rows} rows; at most {LARGEST} in each are allowed")
             return file.schema_arrow, file.metadata.num_rows
 
     def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
@@ -142,10 +151,10 @@ class Arrow(Table):
 
     def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         with self._reader() as reader:
-            if self.stream:
-                yield from reader
-            else:
-                yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+            batches = reader if self.stream else map(reader.get_batch, range(reader.num_record_batches))
+            for batch in batches:
+                batch.validate(full=True)  # offsets that point beyond the file would be followed blindly
+                yield batch
 
     @contextmanager
     def _reader(self) -> Iterator[Any]:

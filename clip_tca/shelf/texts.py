@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import safe_open
 
+from clip_tca.embeddings import to_tensor
 from clip_tca.files import sha256
 from clip_tca.shelf.arrays import damaged
 from clip_tca.zero_shot import ZeroShotClassifier
@@ -60,7 +60,7 @@ def read_texts(path: Path, name: str | None, scale: float | None, device: str) -
     key = name or next((one for one in USUAL if one in names), names[0] if len(names) == 1 else "")
     if key not in names:
         raise ValueError(f"{path}: which holds the class texts? there are {', '.join(names)}; use --text-column")
-    classifier = ZeroShotClassifier(torch.from_numpy(found[key]).to(device), scale or known)
+    classifier = ZeroShotClassifier(to_tensor(found[key], "text").to(device), scale or known)
     about = {"file": path.name, "name": key, "sha256": sha256(path), "scale": classifier.scale}
     return Texts(classifier, classes, {**about, "classes": classifier.classes})
 

@@ -1,0 +1,273 @@
+"""Runs that are killed and started again: is the result that of an undisturbed run, and is nothing left lying about?
+
+    python benchmarks/faults.py [--kills 200] [--seed 0] [--no-steps]
+
+Every case has a store and an output folder of its own. A command is killed (``kill -9``) at a random moment, half of
+the times with its worker processes and half without them; then the same command runs to its end. Looked at are: after
+the kill, that nothing half-written has a final name; after the second run, that every file is the one of an undisturbed
+run, and that there are no others. JSON is compared without ``cost``, ``.safetensors`` by header and values because its
+library writes the header in any order, all else byte by byte. Then every command is killed once before each of its file
+operations (``--no-steps`` leaves that out), where a random moment rarely strikes.
+
+Commands run in forks of this process, which has the libraries imported; some in fresh processes, and ``adapt`` also
+under ``torchrun`` with two. What multiprocessing and torchrun leave in TMPDIR when they are killed (``pymp-…``,
+``torchelastic_…``) is shown apart. The table goes to standard output; the exit code is 1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np
+import open_clip  # noqa: F401 (imported once, for all forks)
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torchvision  # noqa: F401
+from killing import Command, finish, kill_before, start, strike
+from PIL import Image
+from safetensors.torch import save_file
+
+import clip_tca.evaluation.runner
+import clip_tca.report.page
+import clip_tca.shelf.job
+import clip_tca.shelf.tables  # noqa: F401
+
+ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
+PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", "demo", "--workers", "1"]
+ADAPT = ["--text", "../inputs/text.npy", "-o"]
+EVERYTHING = ["--write", "embeddings,labels,scores"]
+
+
+COMMANDS = [
+    Command("embed", ["embed", *PICTURES, "-o", "out/z.safetensors"], 18),
+    Command("eval", ["eval", *PICTURES, "--examples", "1", "-o", "out/record.json"], 18),
+    Command("report", ["report", "../inputs/record.json", "-o", "out/page.html"], 13),
+    Command("adapt .npy shards", ["adapt", "../inputs/npy", *ADAPT, "out/z", *EVERYTHING], 8),
+    Command(
+        "adapt .npy shards, again",
+        ["adapt", "../inputs/npy", *ADAPT, "out/z", "--overwrite", "--save-state", "out/state.safetensors"],
+        8,
+        before=["adapt", "../inputs/npy", *ADAPT, "out/z", "--method", "conditional-tca"],
+    ),
+    Command("adapt .npz", ["adapt", "../inputs/z.npz", *ADAPT, "out/z.npz", *EVERYTHING], 6),
+    Command("adapt .safetensors", ["adapt", "../inputs/z.safetensors", *ADAPT, "out/z.safetensors", *EVERYTHING], 6),
+    Command("adapt .parquet shards", ["adapt", "../inputs/parquet", *ADAPT, "out/z", *EVERYTHING], 6),
+    Command("adapt .arrow, online", ["adapt", "../inputs/z.arrow", *ADAPT, "out/z.arrow", "--online"], 6),
+    Command("embed, fresh process", ["embed", *PICTURES, "-o", "out/z.safetensors"], 2, "fresh"),
+    Command("eval, fresh process", ["eval", *PICTURES, "-o", "out/record.csv"], 2, "fresh"),
+    Command("report, fresh process", ["report", "../inputs/record.json", "-o", "out/page.html"], 2, "fresh"),
+    Command("adapt, fresh process", ["adapt", "../inputs/npy", *ADAPT, "out/z", *EVERYTHING], 2, "fresh"),
+    Command("adapt, torchrun 2", ["adapt", "../inputs/npy", *ADAPT, "out/z", *EVERYTHING], 3, "torchrun"),
+]
+
+
+@dataclass
+class Row:
+    """What came of the kills of one command."""
+
+    kills: int = 0
+    struck: int = 0
+    half: int = 0
+    identical: int = 0
+    strays: set[str] = field(default_factory=set)
+    temporary: set[str] = field(default_factory=set)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether anything was not as it must be."""
+        return bool(self.half or self.strays or self.identical < self.kills)
+
+
+def make_inputs(place: Path) -> None:
+    """Pictures of two domains and two classes, embeddings in every format, class texts; all small."""
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        folder = place / "pictures" / ("day", "night")[number % 2] / ("cat", "dog")[number // 2 % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(folder / f"{number:02d}.png")
+    text = rng.normal(size=(CLASSES, DIM)).astype(np.float32)
+    z = text[rng.integers(0, CLASSES, ROWS)] + rng.normal(size=(ROWS, DIM)).astype(np.float32)
+    np.save(place / "text.npy", text)
+    np.savez(place / "z.npz", embeddings=z)
+    save_file({"embeddings": torch.from_numpy(z)}, place / "z.safetensors")
+    for kind in ("npy", "parquet"):
+        (place / kind).mkdir()
+    for number, part in enumerate(np.split(z, SHARDS)):
+        np.save(place / "npy" / f"shard_{number}.npy", part)
+        pq.write_table(table(part), place / "parquet" / f"shard_{number}.parquet")
+    with pa.ipc.new_file(str(place / "z.arrow"), table(z).schema) as file:
+        file.write_table(table(z), max_chunksize=1000)
+
+
+def table(z: np.ndarray) -> pa.Table:
+    """Embeddings beside another column."""
+    return pa.table({"number": range(len(z)), "embedding": pa.FixedSizeListArray.from_arrays(z.ravel(), z.shape[1])})
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def content(path: Path) -> str:
+    """A hash of what must not differ between two runs."""
+    if path.is_dir():
+        return "folder"
+    whole = path.read_bytes()
+    with contextlib.suppress(ValueError, OSError):
+        if path.suffix == ".json":
+            record = json.loads(whole)
+            record.pop("cost", None)
+            whole = json.dumps(record, sort_keys=True).encode()
+        if path.suffix == ".safetensors":
+            size = int.from_bytes(whole[:8], "little")
+            whole = json.dumps(json.loads(whole[8 : 8 + size]), sort_keys=True).encode() + whole[8 + size :]
+    return hashlib.sha256(whole).hexdigest()
+
+
+def snapshot(case: Path) -> dict[str, str]:
+    """Every file and folder of a case but the temporary ones, hidden or not."""
+    found = {str(path.relative_to(case)): path for path in case.rglob("*")}
+    return {name: content(path) for name, path in found.items() if name != "tmp" and not name.startswith("tmp/")}
+
+
+def half_written(case: Path, wanted: dict[str, str], before: dict[str, str]) -> list[str]:
+    """Files under final names that are neither the old nor the new ones."""
+    there = {name: mark for name, mark in snapshot(case).items() if ".part" not in name}
+    return [name for name, mark in there.items() if mark not in (wanted.get(name), before.get(name), "folder")]
+
+
+def again(command: Command, case: Path, expected: dict[str, str], before: dict[str, str], row: Row, what: str) -> None:
+    """After the kill: look, run once more, look again."""
+    row.kills += 1
+    half = half_written(case, expected, before)
+    row.half += bool(half)
+    code = finish(start(command, case))
+    said = (case.parent / "log").read_text(encoding="utf-8", errors="replace").strip()
+    found = snapshot(case)
+    strays = sorted(set(found) - set(expected))
+    same = {name: found.get(name) for name in expected} == expected and (code == 0 or "exists; choose" in said)
+    row.identical += same
+    row.strays.update(strays)
+    row.temporary.update(re.split("[-_]", path.name)[0] for path in (case / "tmp").iterdir())
+    if half or strays or not same:
+        different = [name for name in expected if found.get(name) != expected[name]]
+        found_out = f"half {half}, different {different}, strays {strays[:4]}, exit {code}: {said[-200:]}"
+        print(f"{command.name}, {what}: {found_out}", file=sys.stderr, flush=True)
+    shutil.rmtree(case)
+
+
+def prepare(command: Command, root: Path, ready: dict[str, Path]) -> tuple[Path, dict[str, str]]:
+    """A case at its beginning, with the earlier output if there is to be one."""
+    case = root / "case"
+    if command.before is None:
+        case.mkdir()
+        return case, {}
+    if command.name not in ready:
+        ready[command.name] = root / "ready"
+        if finish(start(Command("before", command.before, 0), ready[command.name])):
+            raise SystemExit((root / "log").read_text(encoding="utf-8"))
+    shutil.copytree(ready[command.name], case)
+    return case, snapshot(case)
+
+
+def undisturbed(command: Command, root: Path, ready: dict[str, Path]) -> tuple[dict[str, str], float, int]:
+    """What the command gives, the seconds it takes (of two runs the shorter time), and its file operations."""
+    times, results = [], []
+    for _ in range(2):
+        case, _ = prepare(command, root, ready)
+        began = time.monotonic()
+        code = finish(start(command, case, kill_before(-1, root / "count")))
+        times.append(time.monotonic() - began)
+        if code:
+            raise SystemExit(f"{command.name}: {(root / 'log').read_text(encoding='utf-8')}")
+        results.append(snapshot(case))
+        shutil.rmtree(case)
+    if results[0] != results[1]:
+        different = [name for name in results[0] if results[0][name] != results[1].get(name)]
+        raise SystemExit(f"{command.name}: two undisturbed runs differ in {different}")
+    steps = int((root / "count").read_text(encoding="ascii")) if command.how == "fork" else 0
+    return results[0], min(times), steps
+
+
+def measure(command: Command, root: Path, kills: int, steps: bool, rng: random.Random) -> list[tuple[str, Row]]:
+    """Kill and run again, at random moments and before every file operation."""
+    ready: dict[str, Path] = {}
+    expected, seconds, operations = undisturbed(command, root, ready)
+    at_random, at_steps = Row(), Row()
+    for _ in range(kills):
+        case, before = prepare(command, root, ready)
+        moment, alone = rng.uniform(0, seconds), rng.random() < 0.5
+        pid = start(command, case)
+        time.sleep(moment)
+        strike(pid, command, alone, rng)
+        at_random.struck += finish(pid) != 0
+        again(command, case, expected, before, at_random, f"at {moment:.3f} of {seconds:.3f} s")
+    for step in range(operations if steps else 0):
+        case, before = prepare(command, root, ready)
+        at_steps.struck += finish(start(command, case, kill_before(step, root / "count"))) != 0
+        again(command, case, expected, before, at_steps, f"before file operation {step}")
+    shutil.rmtree(root / "ready", ignore_errors=True)
+    return [(f"{command.name} ({seconds:.1f} s)", at_random), ("  before each file operation", at_steps)]
+
+
+def main() -> int:
+    """Print the table; 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200, help="at random moments, over all commands")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-steps", action="store_true", help="leave out the kills before every file operation")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only commands whose names contain TEXT")
+    options = parser.parse_args()
+    rng = random.Random(options.seed)  # noqa: S311
+    torch.set_num_threads(1)
+    rows: list[tuple[str, Row]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        (root / "inputs").mkdir()
+        make_inputs(root / "inputs")
+        record = Command("record", ["eval", *PICTURES, "--examples", "1", "-o", "../inputs/record.json"], 0)
+        if finish(start(record, root / "first")):
+            raise SystemExit((root / "log").read_text(encoding="utf-8"))
+        shutil.rmtree(root / "first")
+        for command in (one for one in COMMANDS if options.only in one.name):
+            rows += measure(command, root, -(-options.kills * command.share // 100), not options.no_steps, rng)
+            show(rows[-2:])
+    total = Row()
+    for _, row in rows:
+        total.kills += row.kills
+        total.struck += row.struck
+        total.half += row.half
+        total.identical += row.identical
+        total.strays |= row.strays
+        total.temporary |= row.temporary
+    show([("total", total)])
+    return int(any(row.wrong for _, row in rows))
+
+
+def show(rows: list[tuple[str, Row]]) -> None:
+    """Lines of the table."""
+    for name, row in (one for one in rows if one[1].kills):
+        left = ", ".join(sorted(row.temporary)) or "-"
+        print(
+            f"{name:36} kills {row.kills:4}  struck {row.struck:4}  half-written {row.half}  "
+            f"identical {row.identical:4}  stray files {len(row.strays)}  in TMPDIR {left}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

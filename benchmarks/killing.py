@@ -1,0 +1,137 @@
+"""Commands that are started to be killed: in forks that have the libraries already, in fresh processes, by torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.util
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clip_tca.cli import main
+
+PATIENCE, HANGS = 60, 1000
+"""Seconds after which a run counts as hanging, and what stands for its exit code then."""
+
+
+@dataclass
+class Command:
+    """A command, how many of a hundred random kills are its own, and how it is started."""
+
+    name: str
+    arguments: list[str]
+    share: int
+    how: str = "fork"
+    before: list[str] | None = None  # a command whose output is there already
+
+    @property
+    def words(self) -> list[str]:
+        """What a shell would be given."""
+        several = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port()), "-m"]
+        return [sys.executable, "-m", *(several if self.how == "torchrun" else []), "clip_tca", *self.arguments]
+
+
+def port() -> int:
+    """A free one."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def start(command: Command, case: Path, hook: Callable[[], None] | None = None) -> int:
+    """Start a command in a session of its own; its process."""
+    (case / "tmp").mkdir(parents=True, exist_ok=True)
+    (case / "out").mkdir(exist_ok=True)
+    environment = {"CLIP_TCA_CACHE": str(case / "store"), "TMPDIR": str(case / "tmp")}
+    log = case.parent / "log"
+    if command.how != "fork":
+        with log.open("wb") as file:
+            everything = {**os.environ, **environment}
+            return subprocess.Popen(  # noqa: S603
+                command.words, cwd=case, env=everything, stdout=file, stderr=file, start_new_session=True
+            ).pid
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(case)
+        os.environ.update(environment)
+        tempfile.tempdir = None
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        if hook:
+            hook()
+        code = main(command.arguments)
+        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def finish(pid: int) -> int:
+    """Wait for a process; its exit code, negative for a signal, or HANGS."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    for member in family(pid):
+        os.kill(member, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return HANGS
+
+
+def family(pid: int) -> list[int]:
+    """A process and all that it has started."""
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        return [pid, *(one for child in children for one in family(int(child)))]
+    return [pid]
+
+
+def strike(pid: int, command: Command, alone: bool, rng: random.Random) -> None:
+    """Kill a run with all that it has started; ``alone`` only its own process (under torchrun, one of them)."""
+    members = family(pid)
+    if alone:
+        members = [rng.choice(members[1:] or members)] if command.how == "torchrun" else [pid]
+    for member in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
+
+
+def kill_before(step: int, log: Path) -> Callable[[], None]:
+    """For a fork: count the operations that change files, note the number, and die before number ``step``."""
+    kinds = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "tempfile.mkdtemp", "shutil.rmtree"}
+    seen = 0
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if os.getpid() != me or not (writes or event in kinds) or str(arguments[0]).startswith("/dev/"):
+            return
+        if seen == step:
+            os.kill(me, signal.SIGKILL)
+        seen += 1
+        os.pwrite(count, b"%6d" % seen, 0)
+
+    me = 0
+    count = -1
+
+    def install() -> None:
+        nonlocal me, count
+        me, count = os.getpid(), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        sys.addaudithook(hook)
+
+    return install

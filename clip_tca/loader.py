@@ -1,0 +1,90 @@
+"""Pictures on their way to the model: decoded and transformed in worker processes, batch after batch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, get_worker_info
+
+from clip_tca.datasets.image_set import Domain
+from clip_tca.datasets.pictures import decode
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Picture i, ready for the model, or why it can't be read. Lives in the worker processes."""
+
+    domain: Domain
+    transform: Callable[[Image.Image], Tensor]
+
+    def __getitem__(self, index: int) -> Tensor | str:
+        try:
+            return self.transform(decode(self.domain.source(index)))
+        except ValueError as error:
+            return str(error)
+
+    def __len__(self) -> int:
+        return len(self.domain)
+
+
+def loader(
+    domain: Domain,
+    transform: Callable[[Image.Image], Tensor],
+    batches: list[list[int]],
+    workers: int | None,
+    device: torch.device,
+) -> Iterator[tuple[Tensor, dict[int, str]]]:
+    """Batches of pictures, decoded and transformed in worker processes, each with what could not be read."""
+    loaded: DataLoader[Any] = DataLoader(
+        Reader(domain, transform),  # type: ignore[arg-type]  # a sequence is all that it needs
+        batch_sampler=batches,
+        num_workers=min(default_workers() if workers is None else workers, len(batches)),
+        collate_fn=_collate,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=_begin_worker,
+    )
+    return ((torch.as_tensor(pictures), reasons) for pictures, reasons in loaded)
+
+
+def _begin_worker(_number: int) -> None:
+    """Ctrl-C is for the main process; what breaks in a worker reaches it by the queue, not by a trace on the screen."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.excepthook = lambda *_: None
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker of a run that was killed may wait for ever, and holds the run's lock on the store meanwhile."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _collate(pictures: list[Tensor | str]) -> tuple[Tensor | np.ndarray, dict[int, str]]:
+    """The pictures that could be read, and the positions and reasons of the others."""
+    reasons = {i: picture for i, picture in enumerate(pictures) if isinstance(picture, str)}
+    good = [picture for picture in pictures if isinstance(picture, Tensor)]
+    together = torch.stack(good) if good else torch.empty(0)
+    if get_worker_info() is None:
+        return together, reasons
+    try:  # here and not when it is sent, where an error is printed and the main process waits for ever
+        return together.share_memory_(), reasons
+    except RuntimeError:  # too little shared memory, as in many containers: through a pipe, then
+        return together.numpy(), reasons
+
+
+def default_workers() -> int:
+    """Worker processes for decoding: the cores this process may use, at most 8; its share of them under torchrun."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))

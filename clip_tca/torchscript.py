@@ -1,0 +1,116 @@
+"""The weights in a TorchScript archive, as OpenAI published its models, taken out without running anything in it.
+
+Such an archive is a program: ``torch.jit.load`` compiles its code and may run parts of it (``__setstate__``), which can
+read and write files. All that is needed here are the numbers. They lie in the archive as a pickle that describes the
+modules (``data.pkl``) and one uncompressed member for each storage (``data/0`` …). So the pickle is read by an
+unpickler that knows modules, tensors and lists, and refuses every other name.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_DTYPES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+
+
+def is_torchscript(file: Path) -> bool:
+    """Whether a file is a TorchScript archive; what can't be read as an archive is none."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return any(name.split("/")[-1] == "constants.pkl" for name in archive.namelist())
+    except Exception:  # whatever is wrong with it will be said by who reads it as something else
+        return False
+
+
+def read_torchscript(file: Path) -> dict[str, Tensor]:
+    """All tensors in the modules of an archive, by their dotted names.
+
+    Raises:
+        ValueError: If it is damaged, or holds anything but modules, tensors and plain values.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            description = next(name for name in archive.namelist() if name.split("/")[-1] == "data.pkl")
+            module = _Reader(archive, description.removesuffix("data.pkl")).load()
+            return dict(_tensors(module, ""))
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"{file}: not a TorchScript archive of weights, or damaged ({reason})") from None
+
+
+class _Module:
+    """A module of the archive: what it holds, by name."""
+
+    parts: dict[str, Any]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.parts = dict(state)
+
+
+class _Reader(pickle.Unpickler):
+    """Unpickles modules and tensors, and nothing else."""
+
+    def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
+        super().__init__(io.BytesIO(archive.read(f"{root}data.pkl")))
+        self._archive, self._root = archive, root
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What a name stands for; never what it names."""
+        if module == "__torch__" or module.startswith("__torch__."):
+            return _Module
+        if module == "torch" and name in _DTYPES:
+            return _DTYPES[name]
+        known: dict[tuple[str, str], Any] = {
+            ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+            ("collections", "OrderedDict"): OrderedDict,
+            ("torch.jit._pickle", "restore_type_tag"): _first,
+            **{("torch.jit._pickle", f"build_{kind}list"): _first for kind in ("int", "double", "bool", "tensor")},
+        }
+        if (module, name) not in known:
+            raise ValueError(f"it asks for {module}.{name}, which weights do not need")
+        return known[module, name]
+
+    def persistent_load(self, pid: Any) -> Tensor:
+        """A storage, as a vector."""
+        _, dtype, key, _, _ = pid
+        member = self._archive.getinfo(f"{self._root}data/{key}")
+        if member.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{member.filename} is compressed, as torch never writes it")
+        content = bytearray(self._archive.read(member))
+        return torch.frombuffer(content, dtype=dtype) if content else torch.zeros(0, dtype=dtype)
+
+
+def _tensor(storage: Tensor, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
+    return storage.as_strided(shape, stride, offset)
+
+
+def _first(value: Any, *_: object) -> Any:
+    return value
+
+
+def _tensors(module: _Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    for name, value in module.parts.items():
+        if isinstance(value, Tensor):
+            yield prefix + name, value
+        elif isinstance(value, _Module):
+            yield from _tensors(value, f"{prefix}{name}.")
