@@ -102,7 +102,9 @@ def number(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Adapt, and say what was done."""
     from clip_tca.processes import current
+    from clip_tca.shelf.memory import return_large_blocks
 
+    return_large_blocks()
     processes = current()
     job, texts = processes.together(lambda: prepare(options, processes))
     if options.embeddings == "-":
