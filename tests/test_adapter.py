@@ -176,7 +176,7 @@ def test_a_failed_save_leaves_the_earlier_file(shifted, tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("clip_tca.state.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(OSError, match="No space"):
         adapter.save(path)
     assert path.read_bytes() == before

@@ -63,6 +63,9 @@ def run(arguments: list[str | Path], before: Callable[[], object] = lambda: None
                 os.dup2(err.fileno(), 2)
                 sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
                 before()
+                for number, name in ((1, "stdout"), (2, "stderr")):  # pytest's own may take a pipe for the file it had
+                    if getattr(sys, name) is not None:
+                        setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
                 code = main([str(word) for word in arguments])
                 with contextlib.suppress(OSError):
                     sys.stdout.flush()

@@ -19,7 +19,7 @@ ADAPTERS = {
     "mlp": lambda g: MLPTCA(g, steps=3),
 }
 LIMITS = {"linear": 1e-3, "paper": 1e-3, "conditional": 1e-3, "mlp": 0.05}
-"""Of the difference of logits that span 20: some ten times what was measured. Adam divides by gradients near zero."""
+"""Of the difference of logits that span 20: several times what was measured. Adam divides by gradients near zero."""
 
 
 @pytest.fixture(scope="module", params=["synthetic", "pacs"])
