@@ -25,8 +25,8 @@ def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
 def eigh(sigma: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues ``(d,)``, ascending, and eigenvectors ``(d, d)`` of a symmetric matrix.
 
-    LAPACK's threads meet after every column. Where another process has one of their cores they wait for it each time,
-    and what takes 40 ms at d = 512 took 7 s on two busy cores; with idle cores there is little to gain from them.
+    LAPACK's threads wait for each other, and where another process has one of their cores, for it: what takes 40 ms on
+    one thread at d = 512 took up to 7 s on two threads of a busy machine (benchmarks/README.md).
     """
     threads = torch.get_num_threads()
     alone = sigma.device.type == "cpu" and len(sigma) <= ONE_THREAD and threads > 1
