@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
+
 from clip_tca.report.markup import Safe, join, tag
 from clip_tca.report.run import BEFORE, NO_BEFORE, Run, Section
 from clip_tca.report.tables import Cell, Row, grid, scroll, titled
@@ -75,15 +77,14 @@ def _share(value: int, images: int, right: bool) -> Safe:
 
 def _largest(run: Run, domain: str, matrices: dict[str, Matrix]) -> Safe:
     classes = run.classes
-    pairs = [(i, j) for i in range(len(classes)) for j in range(len(classes)) if i != j]
+    images = {method: [sum(line) for line in matrix] for method, matrix in matrices.items()}
 
     def share(method: str, i: int, j: int) -> float:
-        line = matrices[method][i]
-        return 100 * line[j] / sum(line) if sum(line) else 0.0
+        return 100 * matrices[method][i][j] / (images[method][i] or 1)
 
-    pairs.sort(key=lambda pair: -max(share(method, *pair) for method in matrices))
+    pairs = {(i, j) for m in matrices.values() for i, line in enumerate(m) for j, n in enumerate(line) if n and i != j}
     lines: list[Row] = []
-    for pair in pairs[:LISTED]:
+    for pair in nlargest(LISTED, sorted(pairs), key=lambda pair: max(share(method, *pair) for method in matrices)):
         before = share(BEFORE, *pair)
         cells = [Cell(f"{share(m, *pair):.1f}", (before - share(m, *pair)) / 50) for m in matrices]
         lines.append([classes[pair[0]], classes[pair[1]], *cells])
