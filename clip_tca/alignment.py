@@ -65,6 +65,10 @@ def monge(sigma_t: Tensor, sigma_s: Tensor) -> Tensor:
     return symmetric_product(half, half) + _rest(inverse, vectors)
 
 
+EXACT = {"coral": coral, "monge": monge}
+"""Solvers of the equation, by the name that ``solver=`` takes."""
+
+
 def _axes(sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Roots of Σ's eigenvalues, their inverses (zero where there is no variance), and the eigenvectors.
 

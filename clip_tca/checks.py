@@ -19,35 +19,45 @@ def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
         raise ValueError(f"{name}: {value!r}; allowed are {', '.join(map(str, allowed))}")
 
 
-def check_shrinkage(value: Any) -> None:
-    """Raise ValueError unless ``value`` is ``"auto"`` or a number from 0 to 1."""
-    if value != "auto" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
-        raise ValueError(f"shrinkage: {value!r}; allowed are 'auto' or a number from 0 to 1")
+def check_flag(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is true or false: any other word would count as true."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}: {value!r}; allowed are true and false")
 
 
-def check_descent(steps: Any, lr: Any) -> None:
-    """Raise ValueError unless ``steps`` is a whole number ≥ 0 and ``lr`` a positive number."""
-    if not whole(steps, 0):
-        raise ValueError(f"steps: {steps!r}; a whole number of at least 0 is needed (20 is the default)")
-    if not (isinstance(lr, (int, float)) and 0 < lr < float("inf")):
-        raise ValueError(f"lr: {lr!r}; a positive number is needed (0.001 is the default)")
+def check_whole(name: str, value: Any, least: int = 1, most: float = math.inf, *, also: str | None = "") -> None:
+    """Raise ValueError unless ``value`` is a whole number from ``least`` to ``most``, or is ``also``."""
+    if not (_is(value, also) or (whole(value, least) and value <= most)):
+        raise ValueError(f"{name}: {value!r}; allowed are {_also(also)}whole numbers {_range(least, most)}")
 
 
-def check_rate(name: str, value: Any) -> None:
-    """Raise ValueError unless ``value`` is a positive number."""
-    if isinstance(value, bool) or not (isinstance(value, (int, float)) and 0 < value < float("inf")):
-        raise ValueError(f"{name}: {value!r}; a positive number is needed, such as 0.001")
+def check_number(name: str, value: Any, low: float = 0, high: float = math.inf, *, also: str | None = "") -> None:
+    """Raise ValueError unless ``value`` is a finite number from ``low`` to ``high``, or is ``also``."""
+    if not (_is(value, also) or (_finite(value) and low <= value <= high)):
+        raise ValueError(f"{name}: {value!r}; allowed are {_also(also)}numbers {_range(low, high)}")
 
 
-def check_whole(name: str, value: Any, also: str = "") -> None:
-    """Raise ValueError unless ``value`` is a whole number of at least 1."""
-    if not whole(value, 1):
-        raise ValueError(f"{name}: {value!r}; allowed are {also}whole numbers of at least 1")
+def check_positive(name: str, value: Any, high: float = math.inf) -> None:
+    """Raise ValueError unless ``value`` is a finite number above 0, up to ``high``."""
+    if not (_finite(value) and 0 < value <= high):
+        raise ValueError(f"{name}: {value!r}; allowed are numbers above 0{f', up to {high}' * (high < math.inf)}")
 
 
-def check_number(name: str, value: Any, low: float, high: float = math.inf, *, whole: bool = False) -> None:
-    """Raise ValueError unless ``value`` is a finite (whole) number from ``low`` to ``high``."""
-    kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not (low <= value <= high and math.isfinite(value)):
-        range_ = f"of at least {low}" if high == math.inf else f"from {low} to {high}"
-        raise ValueError(f"{name}: {value!r}; give a {'whole ' if whole else ''}number {range_}")
+def _finite(value: Any) -> bool:
+    return (
+        isinstance(value, (int, float, np.integer, np.floating))
+        and not isinstance(value, bool)
+        and abs(value) < math.inf
+    )
+
+
+def _is(value: Any, also: str | None) -> bool:
+    return also != "" and (value is None if also is None else isinstance(value, str) and value == also)
+
+
+def _also(also: str | None) -> str:
+    return "" if also == "" else f"{also!r} or "
+
+
+def _range(low: float, high: float) -> str:
+    return f"of at least {low}" if high == math.inf else f"from {low} to {high}"

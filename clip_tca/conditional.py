@@ -50,7 +50,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapter import Adapter, log
-from clip_tca.checks import check_shrinkage, whole
+from clip_tca.checks import check_number, check_whole
 from clip_tca.embeddings import Array, like, to_tensor
 from clip_tca.gaussians import as_sure_as_zero_shot, fewest, gaussian_head, least_move
 from clip_tca.sample import Sample
@@ -114,13 +114,10 @@ class ConditionalTCA(Adapter):
 
     def _check_options(self) -> None:
         self._check_common()
-        check_shrinkage(self.shrinkage)
-        if not (isinstance(self.anchor, (int, float)) and 0 <= self.anchor < float("inf")):
-            raise ValueError(f"anchor: {self.anchor!r}; a number of at least 0 is needed (1 is the default)")
-        if not whole(self.rounds, 1):
-            raise ValueError(f"rounds: {self.rounds!r}; a whole number of at least 1 is needed")
-        if self.memory != "auto" and not whole(self.memory, 2):
-            raise ValueError(f"memory: {self.memory!r}; allowed are 'auto' or a whole number of at least 2")
+        check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
+        check_number("anchor", self.anchor)
+        check_whole("rounds", self.rounds)
+        check_whole("memory", self.memory, 2, also="auto")
 
     def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
         c, d = self.classifier.classes, self.classifier.dim

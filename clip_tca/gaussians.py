@@ -187,12 +187,13 @@ class Gaussians:
 
     With the scatter Λ of all rows diagonal, Ŝ = (Λ − Σ_c (n_c + 2κ) m_c m_cᵀ) / n by equation (2), so S = B − EᵀE with
     B diagonal and one row of E for each class, and S⁻¹ = B⁻¹ + FᵀF with F = (I − EB⁻¹Eᵀ)^{-1/2} E B⁻¹ (Woodbury).
+    For more classes than dimensions it is S⁻¹ = FᵀF.
 
     Attributes:
         totals: ``(c,)`` n_c + κ.
         prior_images: ``()`` κ.
         means: ``(c, r)`` class means m_c.
-        diagonal: ``(r,)`` B⁻¹.
+        diagonal: ``(r,)`` B⁻¹, or zeros.
         factor: ``(min(c, r), r)`` F.
         log_prior: ``(c,)`` γ log π_c.
     """
@@ -218,10 +219,13 @@ class Gaussians:
         diagonal = (axes.scatter * ((1 - shrinkage) / axes.n) + variance * (shrinkage + 1e-6)).reciprocal()
         # a little less than all of it, so that rounding of float32 rows can't make S indefinite
         e = removed * ((1 - 2e-6) * ((1 - shrinkage) / axes.n) ** 0.5)
-        rest = torch.eye(len(e), dtype=e.dtype, device=e.device) - (e * diagonal) @ e.T
-        factor = torch.linalg.solve_triangular(torch.linalg.cholesky(rest), e * diagonal, upper=False)
-        if len(factor) > len(diagonal):  # more classes than dimensions: the same FᵀF in fewer rows
-            factor = torch.linalg.qr(factor, mode="r").R
+        if len(e) <= len(diagonal):
+            rest = torch.eye(len(e), dtype=e.dtype, device=e.device) - (e * diagonal) @ e.T
+            factor = torch.linalg.solve_triangular(torch.linalg.cholesky(rest), e * diagonal, upper=False)
+        else:  # more classes than dimensions: S itself is the smaller matrix, and S⁻¹ = FᵀF
+            root = torch.linalg.cholesky(diagonal.reciprocal().diag() - e.T @ e)
+            diagonal = torch.zeros_like(diagonal)
+            factor = torch.linalg.solve_triangular(root, torch.eye(len(root)).to(root), upper=False)
         prior = (soft.support + 1) / (soft.support.sum() + len(totals))
         strength = 2 + prior.square().sum().log() / math.log(len(totals))
         return cls(totals, kappa, means, diagonal, factor, strength * prior.log())

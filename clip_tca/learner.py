@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from clip_tca.checks import whole
+from clip_tca.checks import check_flag, check_whole
 from clip_tca.embeddings import CHUNK, compute_dtype, unit
 from clip_tca.sample import Sample
 from clip_tca.zero_shot import ZeroShotClassifier
@@ -168,5 +168,5 @@ class Learner(ABC):
         return self._cast[key]
 
     def _check_common(self) -> None:
-        if self.refresh != "auto" and not whole(self.refresh, 1):
-            raise ValueError(f"refresh: {self.refresh!r}; allowed are 'auto' or a whole number of at least 1")
+        check_flag("normalize", self.normalize)
+        check_whole("refresh", self.refresh, also="auto")

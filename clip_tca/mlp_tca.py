@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clip_tca import mlp
-from clip_tca.checks import check_descent, one_of, whole
+from clip_tca.checks import check_positive, check_whole
 from clip_tca.pseudo_source import Balance, Uncertainty
 from clip_tca.pseudo_source_adapter import PseudoSourceAdapter
 from clip_tca.sample import Sample
@@ -79,14 +79,12 @@ class MLPTCA(PseudoSourceAdapter):
 
     def _check_options(self) -> None:
         super()._check_options()
-        one_of("layers", self.layers if whole(self.layers, 2) else str(self.layers), (2, 3))
-        if not whole(self.seed, 0):
-            raise ValueError(f"seed: {self.seed!r}; a whole number of at least 0 is needed")
-        if self.hidden is not None and not whole(self.hidden, 1):
-            raise ValueError(f"hidden: {self.hidden!r}; allowed are None (d) or a whole number of at least 1")
-        if not whole(self.memory, 2):
-            raise ValueError(f"memory: {self.memory!r}; a whole number of at least 2 is needed")
-        check_descent(self.steps, self.lr)
+        check_whole("layers", self.layers, 2, 3)
+        check_whole("seed", self.seed, 0)
+        check_whole("hidden", self.hidden, also=None)
+        check_whole("memory", self.memory, 2)
+        check_whole("steps", self.steps, 0)
+        check_positive("lr", self.lr)
 
     def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
         super()._begin(device, dtype, first)

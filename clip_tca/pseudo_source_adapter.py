@@ -9,7 +9,7 @@ from torch import Tensor
 
 from clip_tca import alignment
 from clip_tca.adapter import Adapter, log
-from clip_tca.checks import one_of, whole
+from clip_tca.checks import check_whole, one_of
 from clip_tca.pseudo_source import BALANCES, UNCERTAINTIES, Balance, PseudoSource, Uncertainty
 from clip_tca.sample import Sample
 from clip_tca.statistics import Moments, Segments, ledoit_wolf_shrinkage, shrink
@@ -45,8 +45,7 @@ class PseudoSourceAdapter(Adapter):
 
     def _check_options(self) -> None:
         self._check_common()
-        if self.k != "auto" and not whole(self.k, 1):
-            raise ValueError(f"k: {self.k!r}; allowed are 'auto' or a whole number of at least 1")
+        check_whole("k", self.k, also="auto")
         one_of("balance", self.balance, BALANCES)
         one_of("uncertainty", self.uncertainty, UNCERTAINTIES)
 
@@ -89,7 +88,7 @@ class PseudoSourceAdapter(Adapter):
         elif solver == "gradient":
             w = alignment.gradient(*sigmas, steps, lr)
         else:
-            w = (alignment.coral if solver == "coral" else alignment.monge)(*sigmas)
+            w = alignment.EXACT[solver](*sigmas)
         return {**state, "W": w, "offset": state["pseudo_source_mean"] - state["mean"] @ w}
 
     def _state(self) -> dict[str, Tensor]:
@@ -103,11 +102,14 @@ class PseudoSourceAdapter(Adapter):
         name, predicted, k, d = type(self).__name__, self._bank.predicted, self._bank.size(), self.classifier.dim
         chosen = int(self._solution["pseudo_source_counts"].sum())
         never = int((predicted == 0).sum())
+        missing = int(((predicted > 0) & (self._solution["pseudo_source_counts"] == 0)).sum())
         small = int(((predicted > 0) & (predicted < k)).sum())
         if never:
             log.warning("%s: %d of %d classes are never predicted: no pseudo-source", name, never, len(predicted))
         if small and self.balance != "global":
             log.warning("%s: %d classes are predicted fewer than k = %d times", name, small, k)
+        if self.balance == "global" and missing:
+            log.warning("%s: the %d most certain leave out %d predicted classes; try a larger k", name, chosen, missing)
         if chosen in (0, self._seen):
             log.warning("%s: the pseudo-source is all or nothing of the %d embeddings: no change", name, self._seen)
         if self._seen <= d:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from clip_tca.checks import check_descent, check_shrinkage, one_of
+from clip_tca.alignment import EXACT
+from clip_tca.checks import check_number, check_positive, check_whole, one_of
 from clip_tca.embeddings import exact
 from clip_tca.pseudo_source import Balance, Uncertainty
 from clip_tca.pseudo_source_adapter import SOLVERS, PseudoSourceAdapter, Shrinkage, Solver
@@ -91,11 +92,12 @@ class LinearTCA(PseudoSourceAdapter):
     def _check_options(self) -> None:
         super()._check_options()
         one_of("solver", self.solver, SOLVERS)
-        check_shrinkage(self.shrinkage)
-        check_descent(self.steps, self.lr)
+        check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
+        check_whole("steps", self.steps, 0)
+        check_positive("lr", self.lr)
 
     def _solve(self) -> dict[str, Tensor]:
-        shrinkage = self.shrinkage if self.solver in ("coral", "monge") else 0.0
+        shrinkage = self.shrinkage if self.solver in EXACT else 0.0
         state = self._linear(self.solver, shrinkage, int(self.steps), float(self.lr))
         text = self.classifier.scale * exact(self.classifier.text.to(state["W"].device)).T
         return {**state, "weight": state["W"] @ text, "bias": state["offset"] @ text}

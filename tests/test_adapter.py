@@ -236,17 +236,18 @@ def test_using_before_fitting_says_what_to_do(make, shifted):
 @pytest.mark.parametrize(
     ("cls", "options", "says"),
     [
-        (LinearTCA, {"k": 0}, "k: 0; allowed are 'auto' or a whole number of at least 1"),
+        (LinearTCA, {"k": 0}, "k: 0; allowed are 'auto' or whole numbers of at least 1"),
         (LinearTCA, {"k": 2.5}, "k: 2.5"),
         (LinearTCA, {"balance": "fair"}, "'fair'; allowed are estimated, global, uniform, predicted, oracle"),
         (LinearTCA, {"uncertainty": "margin"}, "allowed are distance, entropy"),
         (LinearTCA, {"solver": "svd"}, "'svd'; allowed are gradient, coral, monge, mean"),
-        (LinearTCA, {"shrinkage": 1.5}, "shrinkage: 1.5; allowed are 'auto' or a number from 0 to 1"),
+        (LinearTCA, {"shrinkage": 1.5}, "shrinkage: 1.5; allowed are 'auto' or numbers from 0 to 1"),
         (LinearTCA, {"steps": -1}, "steps: -1"),
         (LinearTCA, {"lr": 0}, "lr: 0"),
         (LinearTCA, {"refresh": 0}, "refresh: 0"),
-        (MLPTCA, {"layers": 4}, "layers: 4; allowed are 2, 3"),
-        (MLPTCA, {"layers": 2.0}, "layers: '2.0'; allowed are 2, 3"),
+        (LinearTCA, {"normalize": "no"}, "normalize: 'no'; allowed are true and false"),
+        (MLPTCA, {"layers": 4}, "layers: 4; allowed are whole numbers from 2 to 3"),
+        (MLPTCA, {"layers": 2.0}, "layers: 2.0; allowed are whole numbers from 2 to 3"),
         (MLPTCA, {"seed": 1.5}, "seed: 1.5"),
         (MLPTCA, {"hidden": 0}, "hidden: 0"),
         (MLPTCA, {"memory": 1}, "memory: 1"),
@@ -335,6 +336,18 @@ def test_strange_but_legal_data_stay_finite(make, shifted):
         adapter = make(shifted.g).fit(case)
         assert torch.isfinite(adapter.transform(case)).all(), name
         assert torch.isfinite(adapter.logits(case)).all(), name
+
+
+def test_a_pseudo_source_without_some_classes_is_logged(shifted, caplog):
+    """The paper's selection knows no classes: of 3 embeddings at least one of 4 classes has none."""
+    with caplog.at_level(logging.WARNING, "clip_tca"):
+        tca = LinearTCA.paper(shifted.g, k=3).fit(shifted.z)
+    left_out = int((tca.pseudo_source_counts_ == 0).sum())
+    assert f"the 3 most certain leave out {left_out} predicted classes" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "clip_tca"):
+        LinearTCA.paper(shifted.g, k=len(shifted.z) - 1).fit(shifted.z)
+    assert "leave out" not in caplog.text
 
 
 def test_what_the_user_should_know_is_logged(shifted, caplog):

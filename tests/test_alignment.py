@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clip_tca.alignment import coral, gradient, monge
+from clip_tca.alignment import EXACT, coral, gradient, monge
 from clip_tca.statistics import covariance
 
 
@@ -17,7 +17,7 @@ def pair(n: int, m: int, d: int, seed: int = 0) -> tuple[torch.Tensor, torch.Ten
     return covariance(rows(n)), covariance(rows(m))
 
 
-@pytest.mark.parametrize("solve", [coral, monge])
+@pytest.mark.parametrize("solve", EXACT.values())
 @pytest.mark.parametrize("m", [400, 12])
 def test_closed_forms_solve_the_equation(solve, m):
     """With a full-rank and with a rank-deficient pseudo-source."""
@@ -26,7 +26,7 @@ def test_closed_forms_solve_the_equation(solve, m):
     torch.testing.assert_close(w.T @ sigma_t @ w, sigma_s, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("solve", [coral, monge, gradient])
+@pytest.mark.parametrize("solve", [*EXACT.values(), gradient])
 def test_equal_covariances_need_no_map(solve):
     sigma, _ = pair(300, 2, 16)
     torch.testing.assert_close(solve(sigma, sigma), torch.eye(16, dtype=torch.float64), rtol=0, atol=1e-6)
@@ -59,7 +59,7 @@ def test_gradient_equals_adam_with_autograd(steps, lr):
     torch.testing.assert_close(gradient(sigma_t, sigma_s, steps, lr), w.detach(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("solve", [coral, monge])
+@pytest.mark.parametrize("solve", EXACT.values())
 @pytest.mark.parametrize("n", [2, 5, 20])
 def test_fewer_rows_than_dimensions_stay_finite_and_leave_the_rest_alone(solve, n):
     generator = torch.Generator().manual_seed(1)
@@ -74,5 +74,5 @@ def test_fewer_rows_than_dimensions_stay_finite_and_leave_the_rest_alone(solve, 
 
 def test_no_variance_at_all_gives_the_identity():
     zero = torch.zeros(5, 5, dtype=torch.float64)
-    for solve in (coral, monge, gradient):
+    for solve in (*EXACT.values(), gradient):
         torch.testing.assert_close(solve(zero, zero), torch.eye(5, dtype=torch.float64))

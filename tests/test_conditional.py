@@ -69,11 +69,11 @@ def test_soft_statistics_of_parts_add_up_to_those_of_the_whole(generator):
         torch.testing.assert_close(getattr(parts, name), getattr(whole, name), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dim", [5, 80])
-def test_the_within_class_covariance_is_its_definition(generator, dim):
-    """Also of fewer rows than dimensions, where all is done in the span of the rows."""
+@pytest.mark.parametrize(("dim", "classes"), [(5, 3), (80, 3), (5, 9)])
+def test_the_within_class_covariance_is_its_definition(generator, dim, classes):
+    """Also of fewer rows than dimensions, where all is done in the span of the rows, and of more classes than both."""
     z = torch.randn(50, dim, generator=generator, dtype=torch.float64)
-    q = torch.randn(50, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
+    q = torch.randn(50, classes, generator=generator, dtype=torch.float64).softmax(dim=1)
     axes, _, soft = statistics(z, q)
     fitted = Gaussians.fit(axes, soft, 0.25)
     gaps = (z - z.mean(dim=0))[:, None, :] - fitted.means @ axes.directions.T

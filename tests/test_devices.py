@@ -50,7 +50,7 @@ def test_statistics(cuda):
     on_cuda(amount, sigma, coral_distance(sigma, sigma), moments.mean, moments.cubes, moments.quartics)
 
 
-@pytest.mark.parametrize("solve", [alignment.gradient, alignment.coral, alignment.monge])
+@pytest.mark.parametrize("solve", [alignment.gradient, *alignment.EXACT.values()])
 def test_maps(cuda, solve):
     sigma = torch.randn(8, 8, device="cuda", dtype=torch.float64)
     on_cuda(solve(sigma, sigma))

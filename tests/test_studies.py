@@ -138,7 +138,7 @@ def test_the_reference_is_photo_or_must_be_named(tmp_path):
     ("name", "options", "message"),
     [
         ("certainty", {"group": 3}, "certainty has no 'group'; allowed are groups"),
-        ("certainty", {"groups": 2}, "groups: 2; give a whole number of at least 3"),
+        ("certainty", {"groups": 2}, "groups: 2; allowed are whole numbers of at least 3"),
         ("k", {"values": [0, 5]}, "values: 0"),
         ("k", {"balance": "oracle"}, "balance: 'oracle'; allowed are estimated"),
         ("test-size", {"sizes": 1}, "a fit needs at least 2"),

@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from clip_tca import MLPTCA, LinearTCA
+from clip_tca.alignment import EXACT
+from clip_tca.pseudo_source_adapter import SOLVERS
 from clip_tca.statistics import coral_distance, covariance
 from tests.conftest import Shifted
 
 
-@pytest.mark.parametrize("solver", ["coral", "monge"])
+@pytest.mark.parametrize("solver", EXACT)
 @pytest.mark.parametrize("shrinkage", [0.0, 0.2, "auto"])
 def test_w_solves_the_equation_on_its_covariances(solver, shrinkage, shifted):
     tca = LinearTCA(shifted.g, solver=solver, shrinkage=shrinkage).fit(shifted.z)
@@ -16,7 +18,7 @@ def test_w_solves_the_equation_on_its_covariances(solver, shrinkage, shifted):
     torch.testing.assert_close(moved, tca.pseudo_source_covariance_, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("solver", ["coral", "monge"])
+@pytest.mark.parametrize("solver", EXACT)
 def test_adapted_embeddings_have_the_pseudo_source_s_mean_and_covariance(solver, shifted):
     tca = LinearTCA(shifted.g, solver=solver, shrinkage=0.0).fit(shifted.z)
     adapted = tca.transform(shifted.z.double())
@@ -24,7 +26,7 @@ def test_adapted_embeddings_have_the_pseudo_source_s_mean_and_covariance(solver,
     torch.testing.assert_close(covariance(adapted), tca.pseudo_source_covariance_, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("solver", ["gradient", "coral", "monge", "mean"])
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_the_whole_test_set_as_pseudo_source_changes_nothing(solver, shifted):
     tca = LinearTCA(shifted.g, balance="uniform", k=len(shifted.z), solver=solver).fit(shifted.z)
     torch.testing.assert_close(tca.W_, torch.eye(24, dtype=torch.float64), rtol=0, atol=1e-6)

@@ -18,12 +18,12 @@ the first images' classes spread; and a softmax of probabilities never exceeds e
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from clip_tca.checks import check_number, check_positive, check_whole, one_of
 from clip_tca.embeddings import check_rows, unit
 from clip_tca.methods.base import Method, Task
 from clip_tca.zero_shot import ZeroShotClassifier
@@ -63,20 +63,16 @@ class AdaNPC(Method):
             k: Neighbours that vote. This and the next two are the values with which the original's code starts, before
                 a grid search by test accuracy.
             temperature: Of the votes.
-            threshold: Confidence from which an image joins the memory (the original's beta).
+            threshold: Confidence from which an image joins the memory (the original's beta); above 1 none does.
             labels: The class under which it joins: ``zero-shot``, or ``votes`` as in the original.
 
         Raises:
             ValueError: If an option has a value that can't be used.
         """
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"k: {k!r}; allowed are whole numbers of at least 1")
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature: {temperature!r}; a positive number is needed, such as 0.1")
-        if not threshold >= 0:
-            raise ValueError(f"threshold: {threshold!r}; allowed are numbers of at least 0; above 1 no image joins")
-        if labels not in ("zero-shot", "votes"):
-            raise ValueError(f"labels: {labels!r}; allowed are zero-shot and votes")
+        check_whole("k", k)
+        check_positive("temperature", temperature)
+        check_number("threshold", threshold)
+        one_of("labels", labels, ("zero-shot", "votes"))
         self.k, self.temperature, self.threshold, self.labels = k, temperature, threshold, labels
         self.classifier = ZeroShotClassifier(task.text, task.scale)
         self.reset()

@@ -40,7 +40,8 @@ class Method(ABC):
     """A base method of test-time adaptation.
 
     Class attributes: ``name`` (as ``--method`` takes it), ``summary`` (one line), ``updates`` (what it changes),
-    ``backpropagation`` (whether it needs gradients), ``sees`` (``"images"`` or ``"embeddings"``).
+    ``backpropagation`` (whether it needs gradients), ``sees`` (``"images"`` or ``"embeddings"``), ``changed`` (what
+    differs from the original, if anything does).
     """
 
     name: ClassVar[str]
@@ -48,13 +49,14 @@ class Method(ABC):
     updates: ClassVar[str]
     backpropagation: ClassVar[bool]
     sees: ClassVar[Literal["images", "embeddings"]]
+    changed: ClassVar[str] = ""
 
     @abstractmethod
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Adapt to a batch and predict it.
 
         Args:
-            batch: Pictures as :meth:`prepare` made them ``(n, …)``, or embeddings ``(n, d)``.
+            batch: Pictures as :meth:`prepare` made them ``(n, …)``, or embeddings ``(n, d)`` of unit length.
 
         Returns:
             Embeddings ``(n, d)``, unit length, and logits ``(n, classes)``, both without gradient.

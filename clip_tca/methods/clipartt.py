@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.checks import whole
+from clip_tca.checks import check_whole
 from clip_tca.methods.base import Task
 from clip_tca.methods.tower import TowerMethod
 
@@ -53,10 +53,7 @@ class CLIPArTT(TowerMethod):
             continual: Go on from the last batch, weights and optimiser.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
-        if not (whole(k, 1) and k <= len(task.classes)):
-            raise ValueError(
-                f"k: {k!r}; allowed are whole numbers from 1 to {len(task.classes)}, the number of classes"
-            )
+        check_whole("k", k, 1, len(task.classes))
         self.k = k
         self._prompts: dict[tuple[int, ...], Tensor] = {}
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.checks import check_number, check_rate, check_whole
+from clip_tca.checks import check_flag, check_number, check_positive, check_whole
 from clip_tca.embeddings import check_rows, unit
 from clip_tca.methods.base import Method, Task
 from clip_tca.zero_shot import ZeroShotClassifier
@@ -50,9 +50,10 @@ class PLC(Method):
             threshold: Probability above which a prediction is a label.
             continual: Go on from the last batch instead of starting anew.
         """
-        check_rate("lr", lr)
+        check_positive("lr", lr)
         check_whole("steps", steps)
         check_number("threshold", threshold, 0, 1)
+        check_flag("continual", continual)
         self.lr, self.steps, self.threshold, self.continual = lr, steps, threshold, continual
         self.classifier = ZeroShotClassifier(task.text, task.scale)
         self.reset()

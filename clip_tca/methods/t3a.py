@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clip_tca.checks import check_whole
 from clip_tca.embeddings import check_rows, unit
 from clip_tca.methods.base import Method, Task
 from clip_tca.zero_shot import ZeroShotClassifier
@@ -51,8 +52,7 @@ class T3A(Method):
         Raises:
             ValueError: If ``filter_k`` is not a whole number of at least 1.
         """
-        if filter_k is not None and (isinstance(filter_k, bool) or not isinstance(filter_k, int) or filter_k < 1):
-            raise ValueError(f"filter_k: {filter_k!r}; allowed are whole numbers of at least 1, or None to keep all")
+        check_whole("filter_k", filter_k, also=None)
         self.filter_k = filter_k
         self.classifier = ZeroShotClassifier(task.text, task.scale)
         self.reset()

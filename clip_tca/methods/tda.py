@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clip_tca.checks import check_number, check_whole
 from clip_tca.embeddings import check_rows, unit
 from clip_tca.methods.base import Method, Task
 from clip_tca.zero_shot import ZeroShotClassifier
@@ -84,16 +85,16 @@ class TDA(Method):
         Raises:
             ValueError: If a size, weight, sharpness or pair of bounds can't be used.
         """
-        for name, shots in (("positive_shots", positive_shots), ("negative_shots", negative_shots)):
-            if isinstance(shots, bool) or not isinstance(shots, int) or shots < 0:
-                raise ValueError(f"{name}: {shots!r}; allowed are whole numbers, with 0 to turn the cache off")
+        check_whole("positive_shots", positive_shots, 0)
+        check_whole("negative_shots", negative_shots, 0)
         numbers = {"positive_alpha": positive_alpha, "positive_beta": positive_beta}
         numbers |= {"negative_alpha": negative_alpha, "negative_beta": negative_beta}
         for name, value in numbers.items():
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name}: {value!r}; allowed are numbers of at least 0")
+            check_number(name, value)
         for name, low, high in (("entropy", entropy_low, entropy_high), ("mask", mask_low, mask_high)):
-            if not low < high:
+            check_number(f"{name}_low", low)
+            check_number(f"{name}_high", high)
+            if low >= high:
                 raise ValueError(f"{name}_low, {name}_high: {low!r}, {high!r}; the first must be below the second")
         self.positive_shots, self.positive_alpha, self.positive_beta = positive_shots, positive_alpha, positive_beta
         self.negative_shots, self.negative_alpha, self.negative_beta = negative_shots, negative_alpha, negative_beta

@@ -72,12 +72,12 @@ class TEA(TowerMethod):
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
             seed: Of the samples.
         """
-        check_number("langevin_steps", langevin_steps, 0, whole=True)
+        check_whole("langevin_steps", langevin_steps, 0)
         check_number("langevin_lr", langevin_lr, 0)
         check_number("langevin_std", langevin_std, 0)
         check_whole("buffer", buffer)
         check_number("restart", restart, 0, 1)
-        check_number("seed", seed, 0, whole=True)
+        check_whole("seed", seed, 0)
         self.langevin_steps, self.langevin_lr, self.langevin_std = langevin_steps, langevin_lr, langevin_std
         self.buffer, self.restart, self.seed = buffer, restart, seed
         config = getattr(task.model.visual, "preprocess_cfg", None) or {}

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clip_tca.checks import check_number
+from clip_tca.checks import check_number, check_whole
 from clip_tca.methods.base import Task
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import TowerMethod
@@ -62,7 +62,7 @@ class TIPI(TowerMethod):
         """
         check_number("epsilon", epsilon, 0)
         check_number("entropy_weight", entropy_weight, 0)
-        check_number("seed", seed, 0, whole=True)
+        check_whole("seed", seed, 0)
         self.epsilon, self.entropy_weight, self.seed = epsilon, entropy_weight, seed
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from clip_tca.checks import check_rate, check_whole
+from clip_tca.checks import check_flag, check_positive, check_whole
 from clip_tca.methods.base import Method, Task
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
@@ -81,10 +81,10 @@ class TowerMethod(Method):
             continual: Go on from the last batch instead of starting anew.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
-        check_rate("lr", lr)
+        check_positive("lr", lr)
         check_whole("steps", steps)
-        if micro_batch is not None:
-            check_whole("micro_batch", micro_batch, "None (the whole batch) or ")
+        check_whole("micro_batch", micro_batch, also=None)
+        check_flag("continual", continual)
         self.task, self.lr, self.steps, self.continual, self.micro_batch = task, lr, steps, continual, micro_batch
         self.parameters = norm_parameters(task.model.visual)
         self._batch_norms = [module for module in task.model.visual.modules() if isinstance(module, BatchNorm)]

@@ -25,6 +25,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
+from clip_tca.checks import check_positive, check_whole
 from clip_tca.embeddings import compute_dtype, unit
 from clip_tca.methods.base import Method, Task
 
@@ -63,13 +64,11 @@ class TPT(Method):
         Raises:
             ValueError: If an option has a value that can't be used, or the model has no token embeddings.
         """
-        if not 0 < lr < math.inf:
-            raise ValueError(f"lr: {lr!r}; a positive number is needed, such as 0.005")
-        for name, value, least in (("steps", steps, 0), ("views", views, 1), ("seed", seed, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name}: {value!r}; allowed are whole numbers of at least {least}")
-        if not 0 < keep <= 1:
-            raise ValueError(f"keep: {keep!r}; allowed are numbers above 0, up to 1 for all views")
+        check_positive("lr", lr)
+        check_whole("steps", steps, 0)
+        check_whole("views", views)
+        check_whole("seed", seed, 0)
+        check_positive("keep", keep, 1)
         self.task, self.lr, self.steps, self.views, self.keep, self.seed = task, lr, steps, views, keep, seed
         task.model.eval().requires_grad_(False)
         self._embedding = token_embedding(task.model)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.checks import check_whole, one_of
+from clip_tca.checks import check_flag, check_whole, one_of
 from clip_tca.methods.base import Task
 from clip_tca.methods.t3a import most_certain
 from clip_tca.methods.tent import entropy
@@ -67,6 +67,7 @@ class TSD(TowerMethod):
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
         check_whole("entries", entries)
+        check_flag("consistent", consistent)
         one_of("similarity", similarity, get_args(Similarity))
         self.entries, self.similarity, self.consistent = entries, similarity, consistent
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)

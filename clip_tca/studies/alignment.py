@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.alignment import gradient
-from clip_tca.checks import check_number, check_rate
+from clip_tca.checks import check_positive, check_whole
 from clip_tca.embeddings import exact
 from clip_tca.statistics import coral_distance, covariance
 from clip_tca.studies.base import Study, Subject
@@ -32,9 +32,9 @@ class Alignment(Study):
 
     def __init__(self, *, steps: int = 20, every: int = 1, lr: float = 1e-3) -> None:
         """Measure after ``every`` step of ``steps``, at learning rate ``lr``."""
-        check_number("steps", steps, 2, whole=True)
-        check_number("every", every, 1, steps // 2, whole=True)
-        check_rate("lr", lr)
+        check_whole("steps", steps, 2)
+        check_whole("every", every, 1, steps // 2)
+        check_positive("lr", lr)
         self.steps, self.every, self.lr = steps, every, lr
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from clip_tca.checks import check_number
+from clip_tca.checks import check_whole
 from clip_tca.evaluation.methods import choose
 from clip_tca.evaluation.protocols import predict
 from clip_tca.statistics import coral_distance, covariance
@@ -44,7 +44,7 @@ class BatchSize(Study):
         """Streams of the first ``images`` in a seeded order (None: all of them), in batches of ``sizes``."""
         self.sizes = numbers("sizes", sizes)
         if images is not None:
-            check_number("images", images, 2, whole=True)
+            check_whole("images", images, 2)
         self.images = images
         self.methods = names("methods", methods, METHODS)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clip_tca.checks import check_number
+from clip_tca.checks import check_whole
 from clip_tca.pseudo_source import uncertainty
 from clip_tca.statistics import coral_distance, covariance
 from clip_tca.studies.base import Study, Subject
@@ -34,7 +34,7 @@ class Certainty(Study):
 
     def __init__(self, *, groups: int = 10) -> None:
         """Cut each domain into ``groups`` groups of equal size."""
-        check_number("groups", groups, 3, whole=True)
+        check_whole("groups", groups, 3)
         self.groups = groups
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from clip_tca.checks import check_number, one_of
+from clip_tca.checks import check_whole, one_of
 from clip_tca.conditional import ConditionalTCA
 from clip_tca.embeddings import exact, unit
 from clip_tca.pseudo_source import select, uncertainty
@@ -74,8 +74,8 @@ class Map(Study):
         """
         one_of("method", method, METHODS)
         one_of("adapter", adapter, tuple(ADAPTERS))
-        check_number("limit", limit, 10, whole=True)
-        check_number("seed", seed, 0, 2**32 - 1, whole=True)
+        check_whole("limit", limit, 10)
+        check_whole("seed", seed, 0, 2**32 - 1)
         self.method, self.adapter, self.limit, self.seed = method, adapter, limit, seed
         self.domain = (domain,) if isinstance(domain, str) else None if domain is None else tuple(domain)
 

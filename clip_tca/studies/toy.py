@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from clip_tca import alignment, mlp
-from clip_tca.checks import check_number
+from clip_tca.checks import check_whole
 from clip_tca.pseudo_source import select, uncertainty
 from clip_tca.statistics import Moments, coral_distance
 from clip_tca.studies.base import Study, Subject
@@ -73,8 +73,8 @@ class Toy(Study):
             seed: Of the points, and of the perceptrons' first layers.
             points: Test points of each cluster.
         """
-        check_number("seed", seed, 0, 2**63 - 1, whole=True)
-        check_number("points", points, 2, 100_000, whole=True)
+        check_whole("seed", seed, 0, 2**63 - 1)
+        check_whole("points", points, 2, 100_000)
         self.seed, self.points = seed, points
 
     def measure(self, subject: Subject | None = None) -> dict[str, Any]:

@@ -203,12 +203,13 @@ class TowerFacts:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"lr": 0.0}, "lr: 0.0; a positive number"),
+            ({"lr": 0.0}, "lr: 0.0; allowed are numbers above 0"),
             ({"lr": float("nan")}, "lr: nan"),
             ({"lr": "fast"}, "lr: 'fast'"),
             ({"steps": 0}, "steps: 0; allowed are whole numbers of at least 1"),
             ({"steps": 1.5}, "steps: 1.5"),
             ({"micro_batch": 0}, "micro_batch: 0; allowed are None"),
+            ({"continual": "no"}, "continual: 'no'; allowed are true and false"),
         ],
     )
     def test_bad_options_are_named(self, options: dict[str, Any], message: str) -> None:

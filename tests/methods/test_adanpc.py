@@ -121,9 +121,10 @@ def test_inside_and_outside_of_inference_mode(task: Task) -> None:
     ("options", "message"),
     [
         ({"k": 0}, "k: 0; allowed are whole numbers of at least 1"),
-        ({"temperature": 0}, "temperature: 0; a positive number"),
+        ({"temperature": 0}, "temperature: 0; allowed are numbers above 0"),
+        ({"temperature": "hot"}, "temperature: 'hot'; allowed are numbers above 0"),
         ({"threshold": -0.1}, "threshold: -0.1; allowed are numbers of at least 0"),
-        ({"labels": "truth"}, "labels: 'truth'; allowed are zero-shot and votes"),
+        ({"labels": "truth"}, "labels: 'truth'; allowed are zero-shot, votes"),
     ],
 )
 def test_bad_options(task: Task, options: dict[str, Any], message: str) -> None:

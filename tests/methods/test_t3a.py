@@ -101,7 +101,7 @@ def test_inside_and_outside_of_inference_mode(task: Task) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
 def test_bad_options(task: Task, value: int) -> None:
-    with pytest.raises(ValueError, match=r"filter_k: .*at least 1, or None"):
+    with pytest.raises(ValueError, match=r"filter_k: .*; allowed are None or whole numbers of at least 1"):
         T3A(task, filter_k=value)
 
 

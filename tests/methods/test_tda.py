@@ -121,6 +121,8 @@ def test_inside_and_outside_of_inference_mode(task: Task) -> None:
         ({"negative_shots": 1.5}, "negative_shots: 1.5"),
         ({"positive_beta": -1.0}, "positive_beta: -1.0; allowed are numbers of at least 0"),
         ({"negative_alpha": float("nan")}, "negative_alpha: nan"),
+        ({"positive_beta": "x"}, "positive_beta: 'x'; allowed are numbers"),
+        ({"entropy_low": "a"}, "entropy_low: 'a'; allowed are numbers"),
         ({"entropy_low": 0.6}, "entropy_low, entropy_high: 0.6, 0.5; the first must be below"),
         ({"mask_high": 0.01}, "mask_low, mask_high: 0.03, 0.01"),
     ],

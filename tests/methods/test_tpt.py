@@ -197,7 +197,7 @@ def test_one_view(task: Task) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": 0}, "lr: 0; a positive number is needed"),
+        ({"lr": 0}, "lr: 0; allowed are numbers above 0"),
         ({"steps": -1}, "steps: -1; allowed are whole numbers of at least 0"),
         ({"views": 0}, "views: 0; allowed are whole numbers of at least 1"),
         ({"keep": 1.5}, "keep: 1.5; allowed are numbers above 0"),
