@@ -104,8 +104,59 @@ def test_without_its_state_every_method_is_zero_shot_again(folder):
         ("t3a", "art_painting"),
     }
     assert "Forgetting: accuracy (%) on photo" in render([record], "table")
-    with pytest.raises(ValueError, match="'moon' is not a domain"):
+    with pytest.raises(ValueError, match="forgetting: 'moon'; allowed are"):
         evaluate(folder, "linear-tca", forgetting="moon")
+
+
+@pytest.mark.parametrize(
+    ("methods", "more", "says"),
+    [
+        (["linear-tca"], {"domains": ["photo"]}, "'photo' is the only domain"),
+        (["zero-shot"], {}, "zero-shot adapts to nothing"),
+        (["linear-tca:reference"], {}, "linear-tca:reference is an oracle"),
+    ],
+)
+def test_forgetting_that_cannot_be_measured_is_refused_before_the_work(folder, methods, more, says, monkeypatch):
+    monkeypatch.setattr("clip_tca.evaluation.runner._rows", lambda *_: pytest.fail("worked first"))
+    with pytest.raises(ValueError, match=says):
+        evaluate(folder, *methods, forgetting="Photo", **more)
+
+
+def test_a_profile_of_stored_embeddings_is_refused_before_the_work(monkeypatch):
+    monkeypatch.setattr("clip_tca.evaluation.runner._rows", lambda *_: pytest.fail("worked first"))
+    with pytest.raises(ValueError, match="profile: synthetic holds embeddings only"):
+        clip_tca.evaluate("synthetic", profile=True)
+
+
+@pytest.mark.parametrize("name", ["t3a", "tda"])
+def test_in_the_episodic_setting_a_method_forgets_every_batch(name):
+    """By hand: a new method for each batch."""
+    embedded = Inputs("synthetic").embed()
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(3))
+    found = Bases(embedded, torch.device("cpu"), 30, 0, False, episodic=True).run(name, {}, "shifted", order)
+    once = Bases(embedded, torch.device("cpu"), 30, 0, False)
+    alone = torch.cat([once.run(name, {}, "shifted", part).logits for part in order.split(30)])
+    torch.testing.assert_close(found.logits, alone)
+    assert not torch.allclose(once.run(name, {}, "shifted", order).logits, alone)
+
+
+def test_methods_on_embeddings_get_rows_of_unit_length():
+    embedded = Inputs("synthetic").embed()
+    z, y = embedded.data.domains["shifted"]
+    plain = Bases(embedded, torch.device("cpu"), 30, 0, False).run("t3a", {}, "shifted", torch.arange(60))
+    embedded.data.domains["shifted"] = (3 * z, y)
+    longer = Bases(embedded, torch.device("cpu"), 30, 0, False)
+    torch.testing.assert_close(longer.run("t3a", {}, "shifted", torch.arange(60)).logits, plain.logits)
+    assert all(
+        torch.allclose(batch.norm(dim=1), torch.ones(30))
+        for batch in longer._batches(longer.make("t3a", {}), "shifted", torch.arange(60))
+    )
+
+
+def test_a_base_method_s_table_says_its_batch_size():
+    record = clip_tca.evaluate("synthetic", methods=["zero-shot", "t3a"], batch_size=50)
+    assert "batch 50" in render([record], "table")
+    assert "batch" not in render([clip_tca.evaluate("synthetic", methods=["zero-shot"], batch_size=50)], "table")
 
 
 def test_linear_tca_forgets_by_its_own_map(folder):

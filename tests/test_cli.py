@@ -180,6 +180,7 @@ def test_a_recipe_runs_and_what_is_given_goes_before_it(tmp_path, capsys):
         ("title = 'x'\n", "no runs"),
         ("[[run]]\ndataset = 'synthetic'\nspeed = 3\n", "'speed' is not an option"),
         ("[[run]]\noutput = 'x'\n", "'output' is not an option"),
+        ("[[run]]\nprotocol = 'full'\n", "a run has no dataset; add it there, or give --dataset"),
         ("[other]\n[[run]]\ndataset = 'synthetic'\n", "'other'"),
     ],
 )

@@ -37,6 +37,13 @@ def test_stored_embeddings_are_read_back(stored):
         load(stored.parent / "none.safetensors")
 
 
+def test_what_is_saved_can_be_loaded_without_a_word(tmp_path):
+    made = synthetic(0, classes=3, dim=8, images=10)
+    for name in ("text.single", "text.watt", "text.mine"):
+        made.save(tmp_path / "made.safetensors", name)
+        assert torch.equal(load(tmp_path / "made.safetensors").text, made.text)
+
+
 def test_other_files_are_refused_in_one_line(stored, tmp_path):
     (tmp_path / "text.safetensors").write_text("no tensors here")
     with pytest.raises(ValueError, match="not stored embeddings"):
@@ -44,7 +51,7 @@ def test_other_files_are_refused_in_one_line(stored, tmp_path):
     save_file({"text.watt": torch.eye(3)}, tmp_path / "no_scale.safetensors")
     with pytest.raises(ValueError, match="and a scale"):
         load(tmp_path / "no_scale.safetensors")
-    with pytest.raises(ValueError, match=r"text\.single"):
+    with pytest.raises(ValueError, match=r"no text\.single, but text\.watt; choose one of those by --prompts"):
         load(stored, text="text.single")
 
 

@@ -69,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
     if options.recipe is not None:
         lines = arguments(find(options.recipe), options.parser, options.arguments)
         runs = [options.parser.parse_args(line) for line in lines]
+        if any(one.dataset is None for one in runs):
+            raise ValueError(f"recipe: {options.recipe}: a run has no dataset; add it there, or give --dataset")
     elif options.dataset is None:
         options.parser.error(f"--dataset or --recipe is needed; data sets are {', '.join(shared.DATASETS)}")
     records: list[dict[str, Any]] = []

@@ -29,8 +29,7 @@ def run(options: argparse.Namespace) -> int:
     head = load_head(Path(options.state))
     export(head, Path(options.output))
     classes, dim = head.weight.shape
-    unit = "of any length; the model scales them" if options.output.endswith(".onnx") else "of unit length"
-    print(
-        f"written: {options.output}: {dim} dimensions to {classes} classes; embeddings {unit if head.normalize else ''}"
-    )
+    unit = "of any length, which the model scales" if options.output.endswith(".onnx") else "of unit length"
+    length = unit if head.normalize else "as they come"
+    print(f"written: {options.output}: {dim} dimensions to {classes} classes; for embeddings {length}")
     return 0

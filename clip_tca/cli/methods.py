@@ -34,6 +34,6 @@ def run(_options: argparse.Namespace) -> int:
         gradient = "back-propagation" if method.backpropagation else "no back-propagation"
         print(f"  {name:22}{method.summary}")
         print(f"  {'':22}sees {method.sees}; updates {method.updates}; {gradient}")
-        if changed := getattr(method, "changed", ""):
-            print(f"  {'':22}here: {changed}")
+        if method.changed:
+            print(f"  {'':22}here: {method.changed}")
     return 0

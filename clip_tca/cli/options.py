@@ -88,10 +88,21 @@ def assignment(text: str) -> tuple[str, str]:
     return name.strip().replace("-", "_"), value.strip()
 
 
+def parse_value(text: str) -> Any:
+    """``3``, ``0.5``, ``true``, ``none`` or a word, as ``--set NAME=VALUE`` gives it."""
+    words: dict[str, Any] = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
+
+
 def method_options(options: argparse.Namespace) -> dict[str, Any]:
     """What was given of the options of methods, as values."""
-    from clip_tca.evaluation.methods import parse_value
-
     given = {name: getattr(options, name, None) for name in ("k", "balance", "solver", "micro_batch")}
     chosen = {name: value for name, value in given.items() if value is not None} | dict(options.set or [])
     return {name: parse_value(str(value)) for name, value in chosen.items()}

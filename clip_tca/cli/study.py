@@ -67,9 +67,8 @@ def run(options: argparse.Namespace) -> int:
 
 def values(text: str) -> Any:
     """``3``, ``0.5``, ``auto``, or several as ``1,4,16``."""
-    from clip_tca.evaluation.methods import parse_value
-
-    return [parse_value(part.strip()) for part in text.split(",")] if "," in text else parse_value(text)
+    parts = [shared.parse_value(part.strip()) for part in text.split(",")]
+    return parts if "," in text else parts[0]
 
 
 def listed() -> int:

@@ -41,8 +41,11 @@ class EmbeddingSet:
         write_tensors(Path(path), tensors, {"scale": str(self.scale), **{k: json.dumps(v) for k, v in kept.items()}})
 
 
-def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
-    """Read a safetensors file with ``DOMAIN.embeddings``, ``DOMAIN.labels``, ``text.NAME`` and metadata ``scale``."""
+def load(path: str | Path, text: str | None = None) -> EmbeddingSet:
+    """Read a safetensors file with ``DOMAIN.embeddings``, ``DOMAIN.labels``, ``text.NAME`` and metadata ``scale``.
+
+    ``text`` chooses among several texts; None takes the only one, or else ``text.watt``.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
@@ -50,17 +53,22 @@ def load(path: str | Path, text: str = "text.watt") -> EmbeddingSet:
     try:
         with safe_open(str(path), "pt") as file:
             names = [name.removesuffix(".embeddings") for name in file.keys() if name.endswith(".embeddings")]  # noqa: SIM118
+            texts = [name for name in file.keys() if name.startswith("text.")]  # noqa: SIM118
+            text = text or (texts[0] if len(texts) == 1 else "text.watt")
             domains = {n: (file.get_tensor(f"{n}.embeddings"), file.get_tensor(f"{n}.labels").long()) for n in names}
             metadata = file.metadata()
             classes = json.loads(metadata.get("classes", "null"))
             about = json.loads(metadata.get("about", "{}"))
-            found = EmbeddingSet(file.get_tensor(text), float(metadata["scale"]), domains, classes, about)
+            chosen = file.get_tensor(text if text in texts else texts[0])
+            found = EmbeddingSet(chosen, float(metadata["scale"]), domains, classes, about)
         check(found)
-        return found
     except (SafetensorError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, {text} and a scale"
+            f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, text.NAME and a scale"
         ) from None
+    if text not in texts:
+        raise ValueError(f"{path}: no {text}, but {', '.join(texts)}; choose one of those by --prompts")
+    return found
 
 
 def check(data: EmbeddingSet) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import Source, mark
+from clip_tca.datasets.pictures import Encoded, mark
 from clip_tca.datasets.registry import Benchmark
 from clip_tca.network import spare_waiting
 
@@ -29,7 +29,7 @@ class Rows:
     column: str
     indices: tuple[int, ...]
 
-    def __call__(self, index: int) -> Source:
+    def __call__(self, index: int) -> Encoded:
         """Bytes or path of picture ``index``."""
         value = self.table[self.indices[index]][self.column]
         if isinstance(value, dict):
@@ -84,7 +84,7 @@ def load_hub(
     found = None if local else _revision(table)
     if revision and found and re.fullmatch(r"[0-9a-f]{40}", revision) and found != revision:
         raise ValueError(f"{hub_id}: revision {revision} is not there; offline, the cache has {found}")
-    origin = {"kind": "local" if local else "hub", "id": hub_id, "revision": found or revision}
+    origin = {"kind": "local" if local else "hub", "id": hub_id, "revision": None if local else found or revision}
     if benchmark is None:
         return ImageSet(Path(hub_id).stem if local else hub_id, classes, domains, origin)
     if not domains:

@@ -58,6 +58,15 @@ def plain(name: str) -> str:
     return name.casefold().replace(" ", "").replace("_", "").replace("-", "")
 
 
+def domain_named(wanted: str, domains: list[str], option: str = "domain") -> str:
+    """The one of ``domains`` that ``wanted`` names, in any spelling if only one is meant; ValueError otherwise."""
+    near = [name for name in domains if name == wanted] or [name for name in domains if plain(name) == plain(wanted)]
+    if len(near) != 1:
+        several = " can be several" if near else ""
+        raise ValueError(f"{option}: {wanted!r}{several}; allowed are {', '.join(near or domains)}")
+    return near[0]
+
+
 BENCHMARKS = {
     benchmark.name: benchmark
     for benchmark in (

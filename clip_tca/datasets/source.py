@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clip_tca.datasets.image_set import ImageSet
-from clip_tca.datasets.registry import BENCHMARKS, Benchmark, plain
+from clip_tca.datasets.registry import BENCHMARKS, Benchmark, domain_named
 
 NAMES = (*BENCHMARKS, "folder", "demo")
 
@@ -35,11 +35,26 @@ class Source:
     domain_column: str | None = None
     domains: tuple[str, ...] = ()
 
+    def check(self) -> None:
+        """Raise ValueError for what can be seen to be wrong before anything is read or downloaded."""
+        if self.dataset not in NAMES:
+            allowed = ", ".join((*NAMES, "synthetic"))
+            raise ValueError(f"dataset: {self.dataset!r}; allowed are {allowed} and FILE.safetensors")
+        if self.data_dir is not None and self.hub_id is not None:
+            raise ValueError("give either --data-dir or --hub-id, not both")
+        if self.dataset == "demo" and (self.data_dir or self.hub_id) is not None:
+            raise ValueError(
+                f"dataset: 'demo' draws its own pictures; for those of {self.data_dir or self.hub_id} use folder"
+            )
+        if self.dataset == "folder" and self.data_dir is None and self.hub_id is None:
+            raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")
+
     def load(self) -> ImageSet:
         """The data set, with counts checked against the published ones."""
+        self.check()
         data = self._load()
         if self.domains:
-            chosen = [_domain(name, list(data.domains), data.name) for name in self.domains]
+            chosen = [domain_named(name, list(data.domains)) for name in self.domains]
             data.domains = {name: data.domains[name] for name in chosen}
             data.expected = {name: n for name, n in data.expected.items() if name in chosen}
             data.expected_classes = {name: n for name, n in data.expected_classes.items() if name in chosen}
@@ -47,10 +62,6 @@ class Source:
 
     def _load(self) -> ImageSet:
         benchmark = BENCHMARKS.get(self.dataset)
-        if self.data_dir is not None and self.hub_id is not None:
-            raise ValueError("give either --data-dir or --hub-id, not both")
-        if benchmark is None and self.dataset not in NAMES:
-            raise ValueError(f"dataset: {self.dataset!r}; allowed are {', '.join(NAMES)}")
         if self.dataset == "demo":
             from clip_tca.datasets.demo import demo_set
 
@@ -60,8 +71,6 @@ class Source:
 
             folder = Path(self.data_dir).expanduser()
             return load_benchmark(folder, benchmark) if benchmark else load_folder(folder)
-        if benchmark is None and self.hub_id is None:
-            raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")
         return self._from_hub(benchmark)
 
     def _from_hub(self, benchmark: Benchmark | None) -> ImageSet:
@@ -81,12 +90,3 @@ class Source:
                 f"--data-dir with a folder like {benchmark.layout()}, or name it by --hub-id to take it as it is"
             )
         return data
-
-
-def _domain(wanted: str, names: list[str], dataset: str) -> str:
-    """The domain of that name; in any spelling, if only one is meant."""
-    near = [name for name in names if name == wanted] or [name for name in names if plain(name) == plain(wanted)]
-    if len(near) != 1:
-        what = "is more than one" if near else "is none"
-        raise ValueError(f"domain: {wanted!r} {what} of {dataset}'s domains: {', '.join(near or names)}")
-    return near[0]

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from clip_tca.embeddings import unit
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.memory import PeakMemory
+from clip_tca.evaluation.names import PLAIN
 from clip_tca.loader import loader
 from clip_tca.methods import base_method
 from clip_tca.methods.base import Method, Task
@@ -43,16 +45,15 @@ class Pairs:
 class Plain(Method):
     """The model as it is, seen as a base method: what the others are measured against."""
 
-    name, summary, updates, backpropagation, sees = "plain CLIP", "nothing adapts", "nothing", False, "images"
+    name, summary, updates, backpropagation, sees = PLAIN, "nothing adapts", "nothing", False, "images"
 
-    def __init__(self, task: Task) -> None:
-        """Take model and prompts."""
-        self.task, self.classifier = task, ZeroShotClassifier(task.text, task.scale)
+    def __init__(self, task: Task, encode: Callable[[Tensor], Tensor]) -> None:
+        """Take the prompts, and the encoder as the evaluation runs it."""
+        self.encode, self.classifier = encode, ZeroShotClassifier(task.text, task.scale)
 
-    @torch.inference_mode()
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Embed and predict."""
-        z = torch.nn.functional.normalize(self.task.model.encode_image(batch).float(), dim=1)
+        z = unit(self.encode(batch))
         return z, self.classifier.logits(z)
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,11 +68,17 @@ class Bases:
     """Runs base methods on the data of an evaluation."""
 
     def __init__(
-        self, embedded: Embedded, device: torch.device, batch: int, workers: int | None, progress: bool
+        self,
+        embedded: Embedded,
+        device: torch.device,
+        batch: int,
+        workers: int | None,
+        progress: bool,
+        episodic: bool = False,
     ) -> None:
-        """``batch`` is the number of images that a method sees at a time."""
+        """``batch`` is the number of images that a method sees at a time; if ``episodic``, it forgets them at once."""
         self.embedded, self.device, self.batch = embedded, device, batch
-        self.workers, self.progress = workers, progress
+        self.workers, self.progress, self.episodic = workers, progress, episodic
 
     def run(self, name: str, options: dict[str, Any], domain: str, order: Tensor) -> Pairs:
         """Forget everything, then show the images ``order`` of a domain, batch after batch."""
@@ -97,33 +104,39 @@ class Bases:
     def _shown(
         self, method: Method, work: Callable[[Tensor], tuple[Tensor, Tensor]], domain: str, order: Tensor
     ) -> tuple[Tensor, Tensor]:
-        found = [work(batch) for batch in self._batches(method, domain, order)]
+        found = []
+        for batch in self._batches(method, domain, order):
+            if self.episodic:
+                method.reset()
+            found.append(work(batch))
         z, logits = (torch.cat(part) for part in zip(*found, strict=True))
         return z, logits
 
     def make(self, name: str, options: dict[str, Any]) -> Method:
         """A method by its name, for the prompts (and the model, if it sees images) of this evaluation."""
-        kind = Plain if name == Plain.name else base_method(name)
-        embedded = self.embedded
+        kind = Plain if name == PLAIN else base_method(name)
+        embedded, encoder = self.embedded, self.embedded.encoder
         model: Any = None
         tokenizer: Any = None
         if kind.sees == "images":
-            if embedded.encoder is None:
+            if encoder is None:
                 raise ValueError(f"method: {name!r} works on images, and this data set has embeddings only")
-            if (precision := embedded.encoder.precision) != "fp32" and kind.backpropagation:
+            if encoder.precision != "fp32" and kind.backpropagation:
                 raise ValueError(
-                    f"method: {name!r} needs gradients, which {precision} rounds away; use --precision fp32"
+                    f"method: {name!r} needs gradients, which {encoder.precision} rounds away; use --precision fp32"
                 )
-            model, tokenizer = embedded.encoder.model, embedded.encoder.tokenizer
+            model, tokenizer = encoder.model, encoder.tokenizer
         text = torch.nn.functional.normalize(embedded.data.text.to(self.device), dim=-1)
         text = text if text.ndim == 3 else text[None]
         classes, templates = (embedded.prompts.classes, embedded.prompts.templates) if embedded.prompts else ((), ())
         task = Task(model, tokenizer, classes, templates, text, embedded.data.scale)
+        if kind is Plain and encoder is not None:
+            return Plain(task, encoder.images)
         return kind(task, **options)  # type: ignore[call-arg]  # every base method takes a task
 
     def _batches(self, method: Method, domain: str, order: Tensor) -> Iterator[Tensor]:
         if method.sees == "embeddings":
-            yield from self.embedded.data.domains[domain][0][order].to(self.device).split(self.batch)
+            yield from unit(self.embedded.data.domains[domain][0][order].to(self.device)).split(self.batch)
             return
         pictures, encoder = self.embedded.pictures, self.embedded.encoder
         if pictures is None or encoder is None:

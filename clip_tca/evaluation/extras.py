@@ -5,14 +5,14 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
-from clip_tca.evaluation.base import Plain
+from clip_tca.evaluation.names import PLAIN
 from clip_tca.evaluation.table import Table
 
 
 def extra_tables(record: dict[str, Any]) -> list[Table]:
     """What the record holds of them."""
     tables = []
-    if Plain.name in record["cost"]["methods"]:
+    if PLAIN in record["cost"]["methods"]:
         tables.append(profile_table(record))
     if "forgetting" in record:
         tables.append(forgetting_table(record))
@@ -25,7 +25,7 @@ def profile_table(record: dict[str, Any]) -> Table:
     An adapter's cost comes on top of plain CLIP, which has to embed the images first; a base method embeds them itself.
     """
     cost = record["cost"]["methods"]
-    plain = cost[Plain.name]
+    plain = cost[PLAIN]
     base = plain["base_seconds"] / plain["images"]
     lines = []
     for name, spent in cost.items():
@@ -37,7 +37,7 @@ def profile_table(record: dict[str, Any]) -> Table:
                 name,
                 f"{1000 * whole:.2f}",
                 f"{whole / base:.2f}",
-                f"{1000 * own:.3f}" if name != Plain.name else "",
+                f"{1000 * own:.3f}" if name != PLAIN else "",
                 "" if memory is None else f"{memory / 1e6:.0f}",
             ]
         )

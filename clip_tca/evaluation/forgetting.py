@@ -8,25 +8,36 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from clip_tca.datasets.registry import domain_named
 from clip_tca.embeddings import unit
 from clip_tca.evaluation.base import Bases
-from clip_tca.evaluation.methods import Method
+from clip_tca.evaluation.methods import Choice
 from clip_tca.evaluation.protocols import order
 from clip_tca.zero_shot import ZeroShotClassifier
 
 
-def forgetting(
-    methods: list[Method], classifier: ZeroShotClassifier, bases: Bases, reference: str
+def check_forgetting(methods: list[Choice], domains: list[str], reference: str) -> str:
+    """The domain that ``reference`` names; ValueError, before any work, if nothing can be measured on it."""
+    found = domain_named(reference, domains, "forgetting")
+    if len(domains) == 1:
+        raise ValueError(f"forgetting: {found!r} is the only domain, and there is none to adapt to before it")
+    if oracle := next((method.name for method in methods if method.uses_labels), None):
+        raise ValueError(f"forgetting: {oracle} is an oracle; leave it out")
+    if all(method.name == "zero-shot" for method in methods):
+        raise ValueError("forgetting: zero-shot adapts to nothing, so it forgets nothing; add another method")
+    return found
+
+
+def measure_forgetting(
+    methods: list[Choice], classifier: ZeroShotClassifier, bases: Bases, reference: str
 ) -> list[dict[str, Any]]:
     """One row for each method and domain adapted to: accuracy on ``reference`` with the adapted state and without."""
     domains = bases.embedded.data.domains
-    if reference not in domains:
-        raise ValueError(f"forgetting: {reference!r} is not a domain; there are {', '.join(domains)}")
     device = classifier.text.device
-    z, truth = (part.to(device) for part in domains[reference])
+    shown = order(len(domains[reference][1]), "full", bases.batch, 0)  # BatchNorm sees batches: not class by class
+    z, truth = (part[shown].to(device) for part in domains[reference])
     without = int((classifier.predict(z) == truth).sum())
     rows = []
     for domain, (embeddings, labels) in domains.items():
@@ -36,7 +47,8 @@ def forgetting(
         for method in methods:
             if method.name == "zero-shot":
                 continue
-            kept = _predicted(method, classifier, bases, embeddings[seen].to(device), (domain, seen), (reference, z))
+            given = embeddings[seen].to(device)
+            kept = _predicted(method, classifier, bases, (domain, given, seen), (reference, z, shown))
             right = int((kept == truth).sum())
             rows.append(
                 {
@@ -54,20 +66,17 @@ def forgetting(
 
 
 def _predicted(
-    method: Method,
+    method: Choice,
     classifier: ZeroShotClassifier,
     bases: Bases,
-    z: Tensor,
-    adapted_to: tuple[str, Tensor],
-    reference: tuple[str, Tensor],
+    adapted_to: tuple[str, Tensor, Tensor],
+    reference: tuple[str, Tensor, Tensor],
 ) -> Tensor:
-    name, there = reference
+    """Classes of the reference domain; each domain comes as its name, its embeddings and their order."""
+    (domain, z, seen), (name, there, shown) = adapted_to, reference
     adapter, logits, scores = method.adapter(classifier), None, None
-    if adapter is not None and adapter.uses_labels:
-        raise ValueError(f"forgetting: {method.name} is an oracle; leave it out")
     if method.base is not None:
-        everything = torch.arange(len(there))
-        before, after = bases.carry(method.base, method.base_options, adapted_to, (name, everything))
+        before, after = bases.carry(method.base, method.base_options, (domain, seen), (name, shown))
         z, logits, there, scores = before.z, before.logits, after.z, after.logits
         if adapter is None:
             return scores.argmax(dim=1)

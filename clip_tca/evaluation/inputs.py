@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from clip_tca.checks import check_whole
 from clip_tca.datasets.embedding_set import EmbeddingSet, load
 from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.registry import domain_named
 from clip_tca.datasets.source import Source
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.embed import BATCH, Embedder
@@ -90,14 +92,13 @@ class Inputs:
 
     def embed(self) -> Embedded:
         """Everything as embeddings."""
-        if self.workers is not None and self.workers < 0:
-            raise ValueError(f"workers: {self.workers}; a whole number of at least 0 is needed")
-        if self.encode_batch_size < 1:
-            raise ValueError(f"encode_batch_size: {self.encode_batch_size}; at least 1 is needed")
+        check_whole("workers", self.workers, 0, also=None)
+        check_whole("encode_batch_size", self.encode_batch_size)
         stored = self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
-        if stored and (self.model or self.pretrained != PRETRAINED or self.precision != "auto" or self.data_dir):
+        model = self.model or self.pretrained != PRETRAINED or self.precision != "auto"
+        if stored and (model or self.data_dir or self.hub_id):
             raise ValueError(
-                f"dataset: {self.dataset} holds embeddings; model, weights, precision and folder don't apply"
+                f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder and hub don't apply"
             )
         if self.dataset == "synthetic":
             return self._ready(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
@@ -111,9 +112,8 @@ class Inputs:
         return self._pictures()
 
     def _ready(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> Embedded:
-        if unknown := [domain for domain in self.domains if domain not in data.domains]:
-            raise ValueError(f"domain: {unknown[0]!r}; {name} has {', '.join(data.domains)}")
-        data.domains = {domain: data.domains[domain] for domain in self.domains or data.domains}
+        chosen = [domain_named(domain, list(data.domains)) for domain in self.domains]
+        data.domains = {domain: data.domains[domain] for domain in chosen or data.domains}
         classes = data.classes or [str(label) for label in range(data.text.shape[-2])]
         domains = {domain: {"images": len(y)} for domain, (_, y) in data.domains.items()}
         about = {
@@ -136,6 +136,7 @@ class Inputs:
         data_dir = None if self.data_dir is None else str(self.data_dir)
         columns = (self.image_column, self.label_column, self.domain_column)
         source = Source(self.dataset, data_dir, self.hub_id, self.revision, *columns, tuple(self.domains))
+        source.check()
         if data_dir is None:
             _ = encoder.identity  # a data set from the hub is the larger download
         data = source.load()

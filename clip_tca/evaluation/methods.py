@@ -27,7 +27,7 @@ _BUILDERS: dict[str, tuple[type[Adapter], Callable[..., Adapter], dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Method:
+class Choice:
     """A method with its options.
 
     Attributes:
@@ -62,7 +62,8 @@ class Method:
     @property
     def uses_labels(self) -> bool:
         """Whether this is an oracle."""
-        return self.options.get("balance") == "oracle" or self.name == "linear-tca:reference"
+        usual = "oracle" if self.name == "linear-tca:reference" else None
+        return bool(self.options.get("balance", usual) == "oracle")
 
     def describe(self, classifier: ZeroShotClassifier) -> dict[str, Any]:
         """Name, all parameters, and whether true labels are used."""
@@ -80,7 +81,7 @@ def _parameters(kind: type) -> dict[str, inspect.Parameter]:
     return dict(list(inspect.signature(kind).parameters.items())[1:])
 
 
-def choose(names: Sequence[str], options: dict[str, Any]) -> list[Method]:
+def choose(names: Sequence[str], options: dict[str, Any]) -> list[Choice]:
     """The methods ``names``, each with those of ``options`` that it has; a base method takes its own before TCA does.
 
     ``"all"`` stands for every method of the package that uses no labels.
@@ -88,33 +89,20 @@ def choose(names: Sequence[str], options: dict[str, Any]) -> list[Method]:
     Raises:
         ValueError: For an unknown method, or an option that none of them has.
     """
-    everything = [name for name in METHODS if not Method(name).uses_labels]
+    everything = [name for name in METHODS if not Choice(name).uses_labels]
     names = [one for name in names for one in (everything if name == EVERY else [name])]
     known = {*METHODS, *[name + plus for name in registered() for plus in ("", PLUS)]}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"method: {unknown[0]!r}; allowed are {', '.join([ALLOWED, *registered()])}")
     methods, used = [], set()
     for name in dict.fromkeys(names):
-        plain = Method(name)
+        plain = Choice(name)
         kind, _, fixed = _BUILDERS.get(plain._adapter_name or "", (None, None, {}))
         base = set(_parameters(base_method(plain.base))) if plain.base else set()
         allowed = set(_parameters(kind)) - {*fixed, *base} if kind else set()
         mine, its = ({o: v for o, v in options.items() if o in names} for names in (allowed, base))
         used |= {*mine, *its}
-        methods.append(Method(name, mine, its))
+        methods.append(Choice(name, mine, its))
     if unused := [option for option in options if option not in used]:
         raise ValueError(f"option: none of {', '.join(names)} has an option {unused[0]!r}")
     return methods
-
-
-def parse_value(text: str) -> Any:
-    """``3``, ``0.5``, ``true``, ``none`` or a word, as ``--set NAME=VALUE`` gives it."""
-    words: dict[str, Any] = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text

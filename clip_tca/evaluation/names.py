@@ -29,6 +29,9 @@ ALLOWED = (
 )
 DEFAULT_METHODS = ("zero-shot", "linear-tca", "mlp2-tca", "mlp3-tca", "conditional-tca")
 
+PLAIN = "plain CLIP"
+"""The model as it is, in tables of cost."""
+
 SETTINGS = ("transductive", "online", "episodic")
 
 PROTOCOLS = {

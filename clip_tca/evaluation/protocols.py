@@ -5,6 +5,7 @@ images (so 100 % is out of reach). ``kept`` drops it too, and divides by what wa
 
 Settings: ``transductive`` fits once on the whole domain. ``online`` shows batch after batch; each is predicted when the
 statistics have seen it and those before it, never later ones. ``episodic`` adapts to each batch alone and forgets it.
+Base methods see batches in every setting, as their authors show them; ``episodic`` makes them forget after each.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from clip_tca.diagnosis import diagnose
 from clip_tca.embeddings import unit
-from clip_tca.evaluation.methods import Method
+from clip_tca.evaluation.methods import Choice
 from clip_tca.zero_shot import ZeroShotClassifier
 
 EXACT = 32
@@ -58,8 +59,15 @@ class Clock:
         return lap
 
 
+def for_setting(method: Choice, setting: str, batch: int) -> Choice:
+    """``method`` with what the setting changes: large online batches have their own map each."""
+    if setting == "online" and batch >= EXACT and "refresh" not in method.options:
+        return replace(method, options={**method.options, "refresh": 1})
+    return method
+
+
 def predict(
-    method: Method,
+    method: Choice,
     classifier: ZeroShotClassifier,
     z: Tensor,
     labels: Tensor,
@@ -76,10 +84,8 @@ def predict(
     of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.) A transductive adapter puts
     its ``diagnosis`` (:mod:`clip_tca.diagnosis`) into ``notes``.
     """
-    clock = Clock()
-    if setting == "online" and batch >= EXACT and "refresh" not in method.options:
-        method = replace(method, options={**method.options, "refresh": 1})
-    adapter = None if method.name == "zero-shot" else method.adapter(classifier)
+    clock, method = Clock(), for_setting(method, setting, batch)
+    adapter = method.adapter(classifier)
     if adapter is None:
         predicted = classifier.predict(z) if logits is None else logits.argmax(dim=1)
         clock.predicted()

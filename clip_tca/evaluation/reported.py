@@ -42,24 +42,19 @@ def why_not(record: dict[str, Any]) -> str | None:
         return f"{title}: this is a file of embeddings, and whether it holds all images is not known"
     if record["dataset"] not in published()["datasets"]:
         return f"{title}: none are known for {record['dataset']}"
-    if (
-        model is None
-        or model["model"] not in MODELS
-        or not (model["pretrained"] == "openai" or model["weights"] == OPENAI)
-    ):
-        which = " / ".join(filter(None, (model["model"], model["pretrained"]))) if model else "a file of embeddings"
+    if model["model"] not in MODELS or not (model["pretrained"] == "openai" or model["weights"] == OPENAI):
+        which = " / ".join(filter(None, (model["model"], model["pretrained"])))
         return f"{title}: they are for ViT-B-16-quickgelu / openai, this is {which}"
     if record["data"]["differences"]:
         return f"{title}: they are for the whole data set, and the counts differ"
     return None
 
 
-def rows(record: dict[str, Any]) -> list[Reported]:
-    """Published rows for the record's domains: as published, and rescaled where the divisor was another."""
+def rows(record: dict[str, Any], wanted: list[str]) -> list[Reported]:
+    """Published rows for the domains ``wanted``: as published, and rescaled where the divisor was another."""
     if why_not(record):
         return []
     known = published()["datasets"][record["dataset"]]
-    wanted = list(record["data"]["domains"])
     found = []
     for method, row in known["methods"].items():
         forms = [("accuracy", "", PROTOCOLS[row["protocol"]])]

@@ -11,22 +11,23 @@ adapter; ``examples`` if asked for; ``versions``, ``commit`` and ``cost``. Every
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from clip_tca.checks import one_of, whole
+from clip_tca.checks import check_whole, one_of
 from clip_tca.device import choose_device
-from clip_tca.evaluation.base import Bases, Pairs, Plain
+from clip_tca.evaluation.base import Bases, Pairs
+from clip_tca.evaluation.cost import Cost, plain_cost
 from clip_tca.evaluation.examples import changed
-from clip_tca.evaluation.forgetting import forgetting as measure_forgetting
+from clip_tca.evaluation.forgetting import check_forgetting, measure_forgetting
 from clip_tca.evaluation.inputs import Inputs
-from clip_tca.evaluation.methods import Method, choose
-from clip_tca.evaluation.names import DEFAULT_METHODS, PROTOCOLS, SCHEMA, SETTINGS
-from clip_tca.evaluation.protocols import Clock, divisor, order, predict
+from clip_tca.evaluation.methods import Choice, choose
+from clip_tca.evaluation.names import DEFAULT_METHODS, PLAIN, PROTOCOLS, SCHEMA, SETTINGS
+from clip_tca.evaluation.protocols import divisor, for_setting, order, predict
 from clip_tca.processes import current
 from clip_tca.provenance import commit, peak_memory, versions
 from clip_tca.zero_shot import ZeroShotClassifier
@@ -66,27 +67,29 @@ def evaluate(
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`. Class names
             are ``raw`` by default in the WATT protocol.
     """
-    chosen = choose(methods, options or {})
     one_of("setting", setting, SETTINGS)
     one_of("protocol", protocol, tuple(PROTOCOLS))
+    check_whole("batch_size", batch_size)
+    chosen = [for_setting(method, setting, batch_size) for method in choose(methods, options or {})]
     oracle = next((method.name for method in chosen if method.uses_labels), None)
-    if setting == "online" and oracle is not None:
+    if setting != "transductive" and oracle is not None:
         raise ValueError(
-            f"method: {oracle} counts the true labels of the whole test set (an oracle), so it can't run online; "
+            f"method: {oracle} counts the true labels of the whole test set (an oracle), so it can't run {setting}; "
             "use --setting transductive, or leave it out"
         )
-    for name, number in {"batch_size": batch_size, "seeds": seeds}.items():
-        if not whole(number, 1):
-            raise ValueError(f"{name}: {number!r}; a whole number of at least 1 is needed")
-    if not whole(examples, 0):
-        raise ValueError(f"examples: {examples!r}; a whole number of at least 0 is needed")
+    check_whole("seeds", seeds)
+    check_whole("examples", examples, 0)
     if protocol == "watt":
         inputs.setdefault("class_names", "raw")
     source = Inputs(dataset, **inputs)
     embedded = source.embed()
+    if forgetting is not None:
+        forgetting = check_forgetting(chosen, list(embedded.data.domains), forgetting)
+    if profile and embedded.pictures is None:
+        raise ValueError(f"profile: {dataset} holds embeddings only, and plain CLIP is timed on images; leave it out")
     about, device = embedded.about, choose_device(source.device)
     classifier = ZeroShotClassifier(embedded.data.text.to(device), embedded.data.scale)
-    bases = Bases(embedded, device, batch_size, source.workers, source.progress)
+    bases = Bases(embedded, device, batch_size, source.workers, source.progress, setting == "episodic")
     work, processes = [(domain, seed) for domain in embedded.data.domains for seed in range(seeds)], current()
     mine = work[processes.rank :: processes.size]
     done = processes.together(
@@ -102,7 +105,7 @@ def evaluate(
     if forgetting is not None:
         extra["forgetting"] = measure_forgetting(chosen, classifier, bases, forgetting)
     if profile:
-        cost = {Plain.name: _plain(bases, protocol), **cost}
+        cost = {PLAIN: plain_cost(bases, protocol), **cost}
     return {
         "schema_version": SCHEMA,
         "dataset": about["dataset"],
@@ -123,7 +126,7 @@ def evaluate(
 
 
 def _rows(
-    methods: list[Method],
+    methods: list[Choice],
     classifier: ZeroShotClassifier,
     bases: Bases,
     classes: list[str],
@@ -154,7 +157,7 @@ def _rows(
                 given = (z, None) if base is None else (base.z, base.logits)
                 notes: dict[str, Any] = {}
                 predicted, clock = predict(method, classifier, given[0], labels, setting, batch, given[1], notes)
-                cost[method.name].add(clock, base, len(seen))
+                cost[method.name] += Cost.of(clock, base, len(seen))
                 row = _row(predicted.cpu(), labels.cpu(), classes, divisor(len(truth), len(seen), protocol))
                 told = {"method": method.name, "domain": domain, "seed": seed, "uses_labels": method.uses_labels}
                 rows.append({**told, **row, **notes})
@@ -170,58 +173,6 @@ def _joined(
     cost = {name: sum((cost[name] for _, cost in found), Cost()) for name in (found[0][1] if found else ())}
     in_order = sorted(rows, key=lambda row: work.index((row["domain"], row["seed"])))
     return in_order, {name: asdict(spent) for name, spent in cost.items()}
-
-
-def _plain(bases: Bases, protocol: str) -> dict[str, Any]:
-    """The cost of the model as it is, on the same images in the same batches."""
-    spent = Cost()
-    for domain, (_, truth) in bases.embedded.data.domains.items():
-        seen = order(len(truth), protocol, bases.batch, 0)
-        spent.add(Clock(), bases.run(Plain.name, {}, domain, seen), len(seen))
-    return asdict(spent)
-
-
-@dataclass
-class Cost:
-    """What a method cost over all domains and seeds.
-
-    Attributes:
-        adapting_seconds: Of the adapter (in the online setting solving is part of predicting).
-        predicting_seconds: Of the adapter.
-        base_seconds: Of the base method, decoding and encoding included.
-        base_memory_bytes: That the base method needed at most beyond what was there.
-        images: Images seen.
-        embeds: Whether the base method embeds the images itself.
-    """
-
-    adapting_seconds: float = 0.0
-    predicting_seconds: float = 0.0
-    base_seconds: float = 0.0
-    base_memory_bytes: int | None = None
-    images: int = 0
-    embeds: bool = False
-
-    def __add__(self, other: Cost) -> Cost:
-        """Of two processes."""
-        memory = [bytes_ for bytes_ in (self.base_memory_bytes, other.base_memory_bytes) if bytes_ is not None]
-        return Cost(
-            self.adapting_seconds + other.adapting_seconds,
-            self.predicting_seconds + other.predicting_seconds,
-            self.base_seconds + other.base_seconds,
-            max(memory, default=None),
-            self.images + other.images,
-            self.embeds or other.embeds,
-        )
-
-    def add(self, clock: Clock, base: Pairs | None, images: int) -> None:
-        """Count one domain and seed."""
-        self.adapting_seconds += clock.adapting
-        self.predicting_seconds += clock.predicting
-        self.images += images
-        if base is not None:
-            self.embeds = base.embeds
-            self.base_seconds += base.seconds
-            self.base_memory_bytes = max(self.base_memory_bytes or 0, base.memory or 0)
 
 
 def _row(predicted: Tensor, labels: Tensor, classes: list[str], divided_by: int) -> dict[str, Any]:

@@ -36,37 +36,38 @@ def table(record: dict[str, Any]) -> Table:
     domains = list(record["data"]["domains"])
     head = ["method", *domains, "average", "gain", "divided by"]
     sections = [("measured", _measured(record, domains))]
-    if found := reported.rows(record):
-        lines = [
-            [
-                row.method,
-                *[_cell(row.accuracy[d], row.std.get(d)) for d in domains],
-                _cell(row.average),
-                "",
-                row.divisor,
-            ]
-            for row in found
-        ]
-        sections.append((f"reported ({reported.published()['source']})", lines))
-    return Table(_title(record), head, sections, _notes(record))
+    return Table(_title(record), head, [*sections, *_reported(record, domains)], _notes(record))
 
 
 def comparison(records: dict[str, dict[str, Any]]) -> list[Table]:
     """One table for each data set, with the measured rows of all records and one set of published ones."""
     tables = []
-    for dataset in dict.fromkeys(record["dataset"] for record in records.values()):
-        mine = {name: record for name, record in records.items() if record["dataset"] == dataset}
+    for dataset in dict.fromkeys(map(_dataset, records.values())):
+        mine = {name: record for name, record in records.items() if _dataset(record) == dataset}
         domains = list(dict.fromkeys(domain for record in mine.values() for domain in record["data"]["domains"]))
         title, notes, sections = [], [], []
         for name, record in mine.items():
             title += [f"{name}: {line}" for line in _title(record)]
             notes += [f"{name}: {line}" for line in _notes(record)]
             sections.append((name, _measured(record, domains)))
-        first = next((record for record in mine.values() if reported.rows(record)), None)
-        if first is not None:
-            sections += [section for section in table(first).sections if section[0].startswith("reported")]
+        sections += next(filter(None, (_reported(record, domains) for record in mine.values())), [])
         tables.append(Table(title, ["method", *domains, "average", "gain", "divided by"], sections, notes))
     return tables
+
+
+def _dataset(record: dict[str, Any]) -> str:
+    """Its name: of a folder of one's own, the folder's."""
+    name: str = record["dataset"]
+    return f"{name} {record['data']['name']}" if name == "folder" and record["data"].get("name") else name
+
+
+def _reported(record: dict[str, Any], domains: list[str]) -> list[tuple[str, list[list[str]]]]:
+    """The published rows that can stand beside the record, as a section; no section where none can."""
+    lines = [
+        [row.method, *[_cell(row.accuracy[d], row.std.get(d)) for d in domains], _cell(row.average), "", row.divisor]
+        for row in reported.rows(record, domains)
+    ]
+    return [(f"reported ({reported.published()['source']})", lines)] if lines else []
 
 
 def _measured(record: dict[str, Any], domains: list[str]) -> list[list[str]]:
@@ -91,16 +92,18 @@ def _cell(value: float, std: float | None = None) -> str:
     return f"{value:.2f}" if std is None else f"{value:.2f} ± {std:.2f}"
 
 
+def has_batches(record: dict[str, Any]) -> bool:
+    """Whether anything depends on the size of batches: the setting, the protocol, or a base method."""
+    whole = record["setting"] == "transductive" and record["protocol"] == "full"
+    return not whole or any("base" in method for method in record["methods"])
+
+
 def _title(record: dict[str, Any]) -> list[str]:
-    batches = (
-        ""
-        if record["setting"] == "transductive" and record["protocol"] == "full"
-        else f", batch {record['batch_size']}"
-    )
+    batches = f", batch {record['batch_size']}" if has_batches(record) else ""
     seeds = len(record["seeds"])
     shuffles = f", mean ± std of {seeds} shuffles" if seeds > 1 else ""
     lines = [
-        f"Accuracy (%) on {record['dataset']}: {record['setting']}, protocol {record['protocol']}{batches}{shuffles}."
+        f"Accuracy (%) on {_dataset(record)}: {record['setting']}, protocol {record['protocol']}{batches}{shuffles}."
     ]
     model, prompts = record["model"], record["prompts"]
     if model:

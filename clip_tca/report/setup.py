@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from clip_tca.evaluation.names import PROTOCOLS
+from clip_tca.evaluation.table import has_batches
 from clip_tca.report.markup import Content, Safe, count, join, tag
 from clip_tca.report.run import Run, Section
 from clip_tca.report.tables import grid, without_empty
@@ -23,7 +24,6 @@ def facts(run: Run) -> Safe:
     images = sum(domain.get("images", 0) for domain in record["data"]["domains"].values())
     domains, classes = len(run.domains), len(run.classes)
     size = f"{count(images, 'image', 'images')}, {count(domains, 'domain', 'domains')}, {classes} classes"
-    batches = record["setting"] != "transductive" or record["protocol"] != "full"
     seeds = len(record["seeds"])
     templates = prompts.get("templates", [])
     shown = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
@@ -34,7 +34,7 @@ def facts(run: Run) -> Safe:
             "Prompts": f"{prompts['name']}: {shown}" if prompts else "stored with the embeddings",
             "Setting": f"{record['setting']}: {SETTINGS.get(record['setting'], '')}",
             "Protocol": f"{record['protocol']}: accuracy divided by {PROTOCOLS[record['protocol']]}",
-            "Order": ", ".join([*([f"batch {record['batch_size']}"] if batches else []), _shuffles(seeds)]),
+            "Order": ", ".join([*([f"batch {record['batch_size']}"] if has_batches(record) else []), _shuffles(seeds)]),
         },
         "facts",
     )

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from clip_tca.checks import check_whole
-from clip_tca.evaluation.base import Bases, Pairs, Plain
+from clip_tca.evaluation.base import Bases, Pairs
+from clip_tca.evaluation.cost import Cost
 from clip_tca.evaluation.memory import PeakMemory
-from clip_tca.evaluation.methods import Method, choose
+from clip_tca.evaluation.methods import Choice, choose
+from clip_tca.evaluation.names import PLAIN
 from clip_tca.evaluation.protocols import Clock, order, predict
-from clip_tca.evaluation.runner import Cost
 from clip_tca.methods import base_method
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import accuracy, names, on, present
@@ -68,18 +69,18 @@ class Efficiency(Study):
         for i, (domain, (_, y)) in enumerate(subject.shifted.items()):
             seen = self._seen(len(y), True)
             if i == 0:
-                bases.run(Plain.name, {}, domain, seen[: self.batch_size])
-            spent.add(Clock(), bases.run(Plain.name, {}, domain, seen), len(seen))
+                bases.run(PLAIN, {}, domain, seen[: self.batch_size])
+            spent += Cost.of(Clock(), bases.run(PLAIN, {}, domain, seen), len(seen))
         return _summary(spent, None)
 
-    def _method(self, method: Method, subject: Subject, bases: Bases) -> dict[str, Any]:
+    def _method(self, method: Choice, subject: Subject, bases: Bases) -> dict[str, Any]:
         spent, peaks, right = Cost(), [], []
         for i, (domain, (_, y)) in enumerate(subject.shifted.items()):
             seen = self._seen(len(y), method.base is not None and base_method(method.base).sees == "images")
             if i == 0:  # what is slow only the first time does not count
                 _run(method, subject, bases, domain, seen[: max(2, self.batch_size)])
             clock, base, peak, found = _run(method, subject, bases, domain, seen)
-            spent.add(clock, base, len(seen))
+            spent += Cost.of(clock, base, len(seen))
             peaks.append(peak)
             right.append(found)
         known = [peak for peak in peaks if peak is not None]
@@ -95,7 +96,7 @@ class Efficiency(Study):
 
         rows = dict(results["methods"])
         if results["plain_clip"]:
-            rows = {"plain CLIP": results["plain_clip"], **rows}
+            rows = {PLAIN: results["plain_clip"], **rows}
         titles = [f"Time ({results['device']})", f"Extra memory{' (sampled)' if results['device'] == 'cpu' else ''}"]
         time, memory = panels(figure, titles, 0.9 + 0.34 * len(rows), 2, sharey=True)
         for panel in (time, memory):
@@ -105,7 +106,7 @@ class Efficiency(Study):
             for i, (name, row) in enumerate(rows.items()):
                 if row[key] is not None:
                     x = row[key] * unit
-                    colour = GREY if name == "plain CLIP" else COLOURS[0]
+                    colour = GREY if name == PLAIN else COLOURS[0]
                     panel.plot(x, i, "o", color=colour, markersize=8, clip_on=False, zorder=3)
                     value(panel, form.format(x), x, i, beside=True)
             panel.margins(x=0.18)
@@ -144,7 +145,7 @@ _WITHOUT = "Stored embeddings, no pictures: what adaptation adds, without the co
 
 
 def _run(
-    method: Method, subject: Subject, bases: Bases, domain: str, seen: Tensor
+    method: Choice, subject: Subject, bases: Bases, domain: str, seen: Tensor
 ) -> tuple[Clock, Pairs | None, int | None, float]:
     """Time, base method, memory and accuracy of a method on the images ``seen`` of a domain."""
     z, y = (on(subject, part[seen]) for part in subject.embedded.data.domains[domain])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from clip_tca.checks import check_whole
 from clip_tca.evaluation.base import Bases
-from clip_tca.evaluation.forgetting import forgetting
+from clip_tca.evaluation.forgetting import measure_forgetting
 from clip_tca.evaluation.methods import choose
 from clip_tca.evaluation.names import METHODS
 from clip_tca.studies.base import Study, Subject
@@ -42,7 +42,7 @@ class Forgetting(Study):
         subject = present(subject)
         g, (_, truth) = subject.classifier, source(subject)
         bases = Bases(subject.embedded, g.text.device, self.batch_size, None, subject.progress)
-        rows = forgetting(choose(self.methods, {}), g, bases, str(subject.reference))
+        rows = measure_forgetting(choose(self.methods, {}), g, bases, str(subject.reference))
         methods: dict[str, Any] = {}
         for row in rows:
             methods.setdefault(row["method"], {})[row["adapted_to"]] = row["accuracy_with_state"]

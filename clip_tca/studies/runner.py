@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clip_tca.datasets.registry import domain_named
 from clip_tca.device import choose_device
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.names import SCHEMA
@@ -106,12 +107,11 @@ def make(name: str, options: dict[str, Any]) -> tuple[Study, dict[str, Any]]:
 
 def choose_reference(study: Study, domains: list[str], given: str | None) -> str | None:
     """The source-like domain: as given, else ``photo``, else None for a study that does without."""
-    listed = ", ".join(domains)
-    if given is not None and given not in domains:
-        raise ValueError(f"reference: {given!r}; allowed are {listed}")
+    if given is not None:
+        given = domain_named(given, domains, "reference")
     found = given or (DEFAULT_REFERENCE if DEFAULT_REFERENCE in domains else None)
     if found is None and study.needs_reference:
-        raise ValueError(f"reference: study {study.name} needs a source-like domain; name one of {listed}")
+        raise ValueError(f"reference: study {study.name} needs a source-like domain; name one of {', '.join(domains)}")
     if found is not None and len(domains) == 1:
         if study.needs_reference or given is not None:
             raise ValueError(f"reference: {found!r} is the only domain, and there is none to compare with it")
