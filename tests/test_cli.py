@@ -300,3 +300,12 @@ def test_methods_are_listed_with_what_they_update(capsys):
     for name in (*ADAPTERS, *BASES):
         assert f"\n  {name} " in shown
     assert "Fisher" in shown
+
+
+@pytest.mark.parametrize("package", ["onnx", "triton"])
+def test_nothing_is_said_when_python_ends(package):
+    """Some packages count what was not collected at the end, and tell the user."""
+    pytest.importorskip(package)
+    code = f"import {package}, sys; sys.argv = ['clip-tca', 'methods']\nfrom clip_tca.__main__ import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
