@@ -71,6 +71,7 @@ class Encoder:
         device: str = "auto",
         precision: str = "auto",
         memory: Path | None = None,
+        trust_pickle: bool = False,
     ) -> None:
         """Choose a model; nothing is loaded yet.
 
@@ -80,11 +81,12 @@ class Encoder:
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
             precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
             memory: Folder in which identities are remembered; None remembers nothing.
+            trust_pickle: Load a legacy checkpoint that is a pickle of any objects, which can run any code.
         """
         self.name, self.pretrained = model, pretrained
         self.device = choose_device(device)
         self.precision = choose_precision(precision, self.device)
-        self._memory = memory
+        self._memory, self._trust_pickle = memory, trust_pickle
         folder = model.startswith(("hf-hub:", "local-dir:")) or model == "demo"
         self._address = (
             f"local-dir:{resource(f'eval/demo/{weights.CONFIGURATION}').parent}" if model == "demo" else model
@@ -207,12 +209,20 @@ class Encoder:
                 wanted = model.state_dict().keys()  # an archive also holds sizes and masks, which are no weights
                 model.load_state_dict({name: value for name, value in read_torchscript(file).items() if name in wanted})
             else:
-                model = open_clip.create_model(self._address, pretrained=self._pretrained, require_pretrained=True)
+                if self._trust_pickle:
+                    log.warning("%s is trusted: if it is a pickle, it can run any code", file)
+                model = open_clip.create_model(
+                    self._address,
+                    pretrained=self._pretrained,
+                    require_pretrained=True,
+                    weights_only=not self._trust_pickle,
+                )
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(
                 f"{file}: not weights of {self.name}, or damaged ({reason}); "
-                "a checkpoint is a state_dict in safetensors or a plain torch.save"
+                "a checkpoint is a state_dict in safetensors or a plain torch.save; a legacy pickle, which can run any "
+                "code, needs --trust-pickle"
             ) from error
         return model.to(self.device).eval().requires_grad_(False)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import copy
 import json
+import logging
 import shutil
 
 import numpy as np
@@ -179,6 +181,20 @@ def test_a_pickle_that_runs_code_is_not_loaded(small, tmp_path):
     with pytest.raises(ValueError, match="damaged"):
         _ = Encoder(small, str(tmp_path / "weights.pt"), "cpu").model
     assert not (tmp_path / "evil").exists()
+
+
+def test_a_legacy_checkpoint_is_loaded_if_it_is_trusted(small, tmp_path, caplog):
+    """One that also holds the options of its training, as many do."""
+    import open_clip
+
+    state = open_clip.create_model(small).state_dict()
+    torch.save({"state_dict": state, "args": argparse.Namespace(lr=1e-3)}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match="needs --trust-pickle"):
+        _ = Encoder(small, str(tmp_path / "weights.pt"), "cpu").model
+    with caplog.at_level(logging.WARNING, "clip_tca"):
+        model = Encoder(small, str(tmp_path / "weights.pt"), "cpu", trust_pickle=True).model
+    assert "weights.pt is trusted: if it is a pickle, it can run any code" in caplog.text
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
 def test_images_and_texts_go_to_the_device_of_the_model(encoder):

@@ -16,7 +16,7 @@ DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
 _DATA = ("data_dir", "hub_id", "revision", "image_column", "label_column", "domain_column", "domains")
-_MODEL = ("model", "pretrained", "device", "precision", "skip_bad", "workers", "encode_batch_size")
+_MODEL = ("model", "pretrained", "trust_pickle", "device", "precision", "skip_bad", "workers", "encode_batch_size")
 _PROMPTS = ("prompts", "class_names")
 
 
@@ -55,6 +55,9 @@ def add_model(command: argparse.ArgumentParser) -> None:
         "--model", help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR or demo (default: ViT-B-16-quickgelu)"
     )
     group.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
+    group.add_argument(
+        "--trust-pickle", action="store_true", default=None, help="load a legacy checkpoint, which can run any code"
+    )
     group.add_argument("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     group.add_argument("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
     group.add_argument("--skip-bad", action="store_true", default=None, help="go on without images that can't be read")

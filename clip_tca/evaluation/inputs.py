@@ -57,6 +57,7 @@ class Inputs:
         domains: Domains to take; empty takes all.
         model: open_clip model; None is ``ViT-B-16-quickgelu``, or the bundled model for the demo.
         pretrained: Tag or file of its weights.
+        trust_pickle: Load a legacy checkpoint that is a pickle of any objects, which can run any code.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
         prompts: ``single``, ``watt`` or a file of templates.
@@ -79,6 +80,7 @@ class Inputs:
     domains: Sequence[str] = ()
     model: str | None = None
     pretrained: str = PRETRAINED
+    trust_pickle: bool = False
     device: str = "auto"
     precision: str = "auto"
     prompts: str = "single"
@@ -132,7 +134,8 @@ class Inputs:
         load_prompts(self.prompts, ())  # what is wrong and cheap to see comes before what is dear
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
-        encoder = Encoder(model, self.pretrained, self.device, self.precision, store.models if store else None)
+        memory = store.models if store else None
+        encoder = Encoder(model, self.pretrained, self.device, self.precision, memory, self.trust_pickle)
         data_dir = None if self.data_dir is None else str(self.data_dir)
         columns = (self.image_column, self.label_column, self.domain_column)
         source = Source(self.dataset, data_dir, self.hub_id, self.revision, *columns, tuple(self.domains))
