@@ -40,7 +40,7 @@ def atomic(path: Path) -> Iterator[Path]:
         return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
-    ours = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}({re.escape(WHOLE)})?{re.escape(PART)}")
+    ours = re.compile(rf"{re.escape(_prefix(path))}[a-z0-9_]{{8}}({re.escape(WHOLE)})?{re.escape(PART)}")
     sweep(path.parent / name for name in os.listdir(path.parent) if ours.fullmatch(name))
     folder, handle = _locked_folder(path)
     part, whole = folder / path.name, folder.with_suffix(f"{WHOLE}{PART}")
@@ -57,6 +57,12 @@ def atomic(path: Path) -> Iterator[Path]:
         os.replace(part, whole)  # out of the folder, so that the last step of all is the one that gives the name
         shutil.rmtree(folder)
         os.replace(whole, path)
+
+
+def _prefix(path: Path) -> str:
+    """How the names of what is being written for ``path`` begin; a name as long as names may be is hashed."""
+    name = os.fsencode(path.name)
+    return f".{path.name if len(name) < 200 else hashlib.sha256(name).hexdigest()}."
 
 
 @contextmanager
@@ -77,7 +83,7 @@ def _close_after(stack: ExitStack, handle: int | None) -> None:
 def _locked_folder(path: Path) -> tuple[Path, int | None]:
     """A new folder beside ``path``, and the lock on it if there are locks."""
     while True:
-        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART))
+        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix=PART))
         try:
             return folder, _lock_if_possible(folder)
         except (BlockingIOError, FileNotFoundError):  # another run took it for a stray, before it was locked

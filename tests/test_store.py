@@ -193,3 +193,11 @@ def test_a_link_stays_a_link_and_a_pipe_stays_a_pipe(tmp_path):
     files.write_text(tmp_path / "pipe", "through")
     assert reader.communicate(timeout=10)[0] == "through"
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_name_may_be_as_long_as_names_can_be(tmp_path):
+    path = tmp_path / f"{'ä' * 125}.json"  # 255 bytes
+    files.write_text(path, "one")
+    with pytest.raises(FileNotFoundError), files.atomic(path) as part:
+        part.rename(part.with_name("elsewhere"))
+    assert [(file, file.read_text()) for file in tmp_path.iterdir()] == [(path, "one")]
