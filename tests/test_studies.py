@@ -14,7 +14,7 @@ from clip_tca import LinearTCA, ZeroShotClassifier, evaluate
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.embeddings import unit
-from clip_tca.evaluation.inputs import Embedded
+from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.studies import NAMES, run_study, save_study, study_class
 from clip_tca.studies.base import Subject
 from clip_tca.studies.correlation import r_squared, ranks, spearman
@@ -320,14 +320,23 @@ def test_efficiency_with_pictures_has_plain_clip(tmp_path):
         folder = tmp_path / ("photo", "art")[i % 2] / ("dog", "cat")[i // 2 % 2]
         folder.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (32, 32), (20 * i, 255 - 20 * i, 90)).save(folder / f"{i}.png")
-    options = {"methods": ["linear-tca", "tent"], "batch_size": 4, "pictures": 4}
+    options = {"methods": ["linear-tca", "tent"], "batch_size": 4, "pictures": 3}
     inputs = {"data_dir": tmp_path, "model": "demo", "workers": 0, "cache": False}
-    results = run_study("efficiency", "folder", options=options, **inputs)["results"]
-    assert results["plain_clip"]["images"] == results["methods"]["tent"]["images"] == 4
+    record = run_study("efficiency", "folder", options=options, **inputs)
+    results = record["results"]
+    assert results["plain_clip"]["images"] == results["methods"]["tent"]["images"] == 3
     assert results["methods"]["linear-tca"]["images"] == 6
     assert results["methods"]["tent"]["embeds"]
     assert results["methods"]["tent"]["ms_per_image"] > results["plain_clip"]["ms_per_image"] > 0
-    assert "of plain CLIP" in " ".join(study_class("efficiency")(**options).describe(results))
+    assert "of plain CLIP" in " ".join(record["finding"])
+    data = Inputs("folder", **inputs).embed().data
+    right = ZeroShotClassifier(data.text, data.scale).predict(data.domains["art"][0]) == data.domains["art"][1]
+    seen = torch.randperm(6, generator=torch.Generator().manual_seed(0))[:3]
+    for name, part in {"linear-tca": right, "tent": right[seen]}.items():  # each against the images that it saw
+        row, before = results["methods"][name], 100 * part.double().mean().item()
+        assert row["zero_shot"] == pytest.approx(before)
+        assert f"({row['accuracy'] - before:+.2f}, {len(part)} images)" in " ".join(record["finding"])
+    assert results["methods"]["tent"]["zero_shot"] != results["methods"]["linear-tca"]["zero_shot"]
 
 
 def test_on_real_embeddings_proportions_matter_more_than_the_source(pacs):
