@@ -231,16 +231,19 @@ def _overall(found: list[dict[str, Any]], record: dict[str, Any]) -> list[str]:
         )
     if not lines:
         lines.append("The record has no zero-shot row, so gains can't be told; evaluate with --method zero-shot too.")
-    if any(one["diagnosis"] for one in told):
-        notes = [CAREFUL, SPREAD, BLIND]
-    else:
-        notes = [
-            CAREFUL,
-            f"No diagnosis in it (setting {record['setting']}): only transductive runs of adapters have one.",
-        ]
+    notes = [CAREFUL, SPREAD, BLIND] if any(one["diagnosis"] for one in told) else [CAREFUL, _undiagnosed(record)]
     if len(record["seeds"]) > 1:
         notes.append("Shuffles are of the same images: that all of them gain says nothing of other images.")
     return [*_wrapped(lines), "", *_wrapped(notes)]
+
+
+def _undiagnosed(record: dict[str, Any]) -> str:
+    """Why a record has no diagnosis."""
+    if record["setting"] != "transductive":
+        return f"No diagnosis in it (setting {record['setting']}): only transductive runs of adapters have one."
+    if not any(method["parameters"] for method in record["methods"]):
+        return "No diagnosis in it: only adapters have one, and none was evaluated."
+    return "No diagnosis in it: the record is older than diagnoses; evaluate again to have them."
 
 
 def _together(texts: dict[str, str]) -> list[tuple[str, str]]:

@@ -180,6 +180,13 @@ def test_a_stream_and_a_record_without_zero_shot_say_what_is_missing():
     assert any("no zero-shot row" in line for line in explain_record(alone))
 
 
+def test_a_record_without_diagnosis_says_why(record):
+    old = {**record, "rows": [{k: v for k, v in row.items() if k != "diagnosis"} for row in record["rows"]]}
+    assert "No diagnosis in it: the record is older than diagnoses; evaluate again to have them." in explain_record(old)
+    plain = evaluate("synthetic", methods=["zero-shot", "t3a"])
+    assert explain_record(plain)[-1] == "No diagnosis in it: only adapters have one, and none was evaluated."
+
+
 @pytest.mark.parametrize("kind", [LinearTCA, MLPTCA, ConditionalTCA])
 def test_a_state_is_explained_without_its_classifier(shifted, kind, tmp_path, capsys):
     kind(shifted.g).fit(shifted.z).save(tmp_path / "s.safetensors")
