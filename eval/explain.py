@@ -115,9 +115,6 @@ def table(found: list[Case], first: str, names: list[tuple[str, Callable[[Case],
 
 def summary(found: list[Case]) -> list[str]:
     """How often the verdict and the sign of the gain agree, in words, and how often one would be right without it."""
-    trusted, against = ([case for case in found if case[2] == said] for said in ("trusted", "not here"))
-    effect = [case for case in found if case[2] != "little effect"]
-    little = [100 * abs(gained) / n for _, _, said, gained, _, n in found if said == "little effect"]
 
     def up(some: list[Case]) -> int:
         return sum(case[3] > 0 for case in some)
@@ -125,11 +122,16 @@ def summary(found: list[Case]) -> list[str]:
     def down(some: list[Case]) -> int:
         return sum(case[3] < 0 for case in some)
 
+    trusted, against = ([case for case in found if case[2] == said] for said in ("trusted", "not here"))
+    effect = [case for case in found if case[2] != "little effect"]
+    little = [100 * abs(gained) / n for _, _, said, gained, _, n in found if said == "little effect"]
+    most = f", {max(little):.1f} points at most either way" if little else ""
+    share = f" ({up(effect) / len(effect):.0%})" if effect else ""
     return [
         f"* `trusted`: {up(trusted)} of {len(trusted)} gained, {down(trusted)} lost.",
         f"* `not here`: {len(against) - up(against)} of {len(against)} did not gain, {down(against)} lost.",
-        f"* `little effect`: {len(little)} cases, {max(little):.1f} points at most either way.",
-        f"* Without any verdict: of the {len(effect)} others {up(effect)} gained ({up(effect) / len(effect):.0%}).",
+        f"* `little effect`: {len(little)} cases{most}.",
+        f"* Without any verdict: of the {len(effect)} others {up(effect)} gained{share}.",
     ]
 
 

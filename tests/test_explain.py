@@ -282,4 +282,14 @@ def test_the_page_counts_what_it_says(monkeypatch):
         ("PACS", "m", "trusted", 0, 2, 10),
     ]
     assert explain.line("trusted", cases) == "| trusted | 3 | 1 | 1 | 1 | 1 | 0 | +2.33 | -2.0 | +9.0 |"
+    assert explain.summary([*cases, ("PACS", "m", "little effect", 1, 1, 40)]) == [
+        "* `trusted`: 1 of 3 gained, 1 lost.",
+        "* `not here`: 0 of 0 did not gain, 0 lost.",
+        "* `little effect`: 1 cases, 2.5 points at most either way.",
+        "* Without any verdict: of the 3 others 1 gained (33%).",
+    ]
+    assert explain.summary([])[2:] == [  # embeddings with one template have no held-out cases
+        "* `little effect`: 0 cases.",
+        "* Without any verdict: of the 0 others 0 gained.",
+    ]
     sys.modules.pop("explain")
