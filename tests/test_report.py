@@ -323,7 +323,8 @@ def test_the_largest_confusions_of_a_thousand_classes_take_seconds_not_minutes(r
     names = many["data"]["classes"] = [f"class {i}" for i in range(1000)]
     matrix = [[50 * (i == j) for j in range(1000)] for i in range(1000)]
     matrix[3][5], matrix[8][2], matrix[8][1] = 50, 10, 40
-    many["rows"] = [row for row in many["rows"] if row["domain"] == many["rows"][0]["domain"]]
+    many["rows"] = [row for row in many["rows"] if row["domain"] == "skewed" and row["method"] != ORACLE]
+    many["data"]["domains"] = {"skewed": many["data"]["domains"]["skewed"]}
     for row in many["rows"]:
         row["confusion"] = matrix
         row["per_class"] = {name: {"correct": 50, "images": 50, "accuracy": 100.0} for name in names}
