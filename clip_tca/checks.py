@@ -43,6 +43,30 @@ def check_positive(name: str, value: Any, high: float = math.inf) -> None:
         raise ValueError(f"{name}: {value!r}; allowed are numbers above 0{f', up to {high}' * (high < math.inf)}")
 
 
+def several(name: str, value: Any) -> list[Any]:
+    """An option that is one value or several, as a list; ValueError if there is none."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not values:
+        raise ValueError(f"{name}: {value!r}; at least one value is needed")
+    return values
+
+
+def numbers(name: str, value: Any) -> list[int]:
+    """An option that is one whole number or several, each at least 1; in order, each once."""
+    values = several(name, value)
+    for number in values:
+        check_whole(name, number)
+    return sorted(set(values))
+
+
+def names(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
+    """An option that is one word or several of ``allowed``; each once."""
+    values = several(name, value)
+    for word in values:
+        one_of(name, word, allowed)
+    return list(dict.fromkeys(values))
+
+
 def _finite(value: Any) -> bool:
     return (
         isinstance(value, (int, float, np.integer, np.floating))

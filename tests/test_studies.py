@@ -142,6 +142,7 @@ def test_the_reference_is_photo_or_must_be_named(tmp_path):
         ("k", {"values": [0, 5]}, "values: 0"),
         ("k", {"balance": "oracle"}, "balance: 'oracle'; allowed are estimated"),
         ("test-size", {"sizes": 1}, "a fit needs at least 2"),
+        ("test-size", {"sizes": []}, "sizes: \\[\\]; at least one value is needed"),
         ("test-size", {"methods": "linear-tca:reference"}, "allowed are linear-tca"),
         ("batch-size", {"images": 1}, "images: 1"),
         ("forgetting", {"methods": ["tant"]}, "methods: 'tant'"),

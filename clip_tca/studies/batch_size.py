@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from clip_tca.checks import check_whole
+from clip_tca.checks import check_whole, names, numbers
 from clip_tca.evaluation.methods import choose
 from clip_tca.evaluation.protocols import predict
 from clip_tca.statistics import coral_distance, covariance
 from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, names, numbers, present, shifted, shuffled, source
-from clip_tca.studies.test_size import METHODS
+from clip_tca.studies.domains import accuracy, present, shifted, shuffled, source
+from clip_tca.studies.methods import ADAPTING_EMBEDDINGS
 from clip_tca.tca import LinearTCA
 from clip_tca.zero_shot import ZeroShotClassifier
 
@@ -46,7 +46,7 @@ class BatchSize(Study):
         if images is not None:
             check_whole("images", images, 2)
         self.images = images
-        self.methods = names("methods", methods, METHODS)
+        self.methods = names("methods", methods, ADAPTING_EMBEDDINGS)
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """One stream for each domain, method and size, and one fit to compare with."""

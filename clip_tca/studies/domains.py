@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import fmean, pstdev
-from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from clip_tca.checks import check_whole, one_of
 from clip_tca.embeddings import unit
 from clip_tca.evaluation.protocols import order
 from clip_tca.studies.base import Subject
@@ -56,19 +54,3 @@ def accuracy(predicted: Tensor, labels: Tensor) -> float:
 def spread(values: list[float]) -> dict[str, float]:
     """Mean and population standard deviation."""
     return {"mean": fmean(values), "std": pstdev(values)}
-
-
-def numbers(name: str, value: Any) -> list[int]:
-    """An option that is one whole number or several, each at least 1; in order, each once."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    for number in values:
-        check_whole(name, number)
-    return sorted(set(values))
-
-
-def names(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
-    """An option that is one word or several of ``allowed``; each once."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    for word in values:
-        one_of(name, word, allowed)
-    return list(dict.fromkeys(values))

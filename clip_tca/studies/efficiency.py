@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from clip_tca.checks import check_whole
+from clip_tca.checks import check_whole, names
 from clip_tca.evaluation.base import Bases, Pairs
 from clip_tca.evaluation.cost import Cost
 from clip_tca.evaluation.memory import PeakMemory
@@ -24,8 +24,8 @@ from clip_tca.evaluation.names import PLAIN
 from clip_tca.evaluation.protocols import Clock, order, predict
 from clip_tca.methods import base_method
 from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, names, on, present
-from clip_tca.studies.forgetting import ALLOWED, CHEAP
+from clip_tca.studies.domains import accuracy, on, present
+from clip_tca.studies.methods import ADAPTING, STORED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,10 +39,10 @@ class Efficiency(Study):
     paper = "Efficiency, tables 2 and 3, figure 1b"
 
     def __init__(
-        self, *, methods: str | list[str] | tuple[str, ...] = CHEAP, batch_size: int = 128, pictures: int = 256
+        self, *, methods: str | list[str] | tuple[str, ...] = STORED, batch_size: int = 128, pictures: int = 256
     ) -> None:
         """Methods that see pictures see ``pictures`` of each domain, ``batch_size`` at a time."""
-        self.methods = names("methods", methods, ALLOWED)
+        self.methods = names("methods", methods, ADAPTING)
         check_whole("batch_size", batch_size)
         check_whole("pictures", pictures)
         self.batch_size, self.pictures = batch_size, pictures

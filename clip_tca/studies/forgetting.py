@@ -5,22 +5,16 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.checks import check_whole
+from clip_tca.checks import check_whole, names
 from clip_tca.evaluation.base import Bases
 from clip_tca.evaluation.forgetting import measure_forgetting
 from clip_tca.evaluation.methods import choose
-from clip_tca.evaluation.names import METHODS
 from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import names, present, source
+from clip_tca.studies.domains import present, source
+from clip_tca.studies.methods import ADAPTING, STORED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-CHEAP = ("linear-tca", "conditional-tca", "t3a", "tda", "adanpc", "plc")
-"""Methods that work on stored embeddings."""
-
-ALLOWED = tuple(name for name in METHODS if name not in ("zero-shot", "linear-tca:reference"))
-"""Methods that adapt, without labels."""
 
 
 class Forgetting(Study):
@@ -31,9 +25,9 @@ class Forgetting(Study):
     paper = "Forgetting resistance, table 4"
     needs_reference = True
 
-    def __init__(self, *, methods: str | list[str] | tuple[str, ...] = CHEAP, batch_size: int = 128) -> None:
+    def __init__(self, *, methods: str | list[str] | tuple[str, ...] = STORED, batch_size: int = 128) -> None:
         """Base methods among ``methods`` see ``batch_size`` images at a time."""
-        self.methods = names("methods", methods, ALLOWED)
+        self.methods = names("methods", methods, ADAPTING)
         check_whole("batch_size", batch_size)
         self.batch_size = batch_size
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.checks import one_of
+from clip_tca.checks import numbers, one_of
 from clip_tca.pseudo_source import BALANCES
 from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, numbers, present, shifted
+from clip_tca.studies.domains import accuracy, present, shifted
 from clip_tca.tca import LinearTCA
 
 if TYPE_CHECKING:

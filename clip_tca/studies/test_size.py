@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.checks import check_whole
+from clip_tca.checks import check_whole, names, numbers
 from clip_tca.evaluation.methods import choose
-from clip_tca.evaluation.names import ADAPTERS
 from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, names, numbers, present, shifted, shuffled, spread
+from clip_tca.studies.domains import accuracy, present, shifted, shuffled, spread
+from clip_tca.studies.methods import ADAPTING_EMBEDDINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-METHODS = tuple(name for name in ADAPTERS if name not in ("zero-shot", "linear-tca:reference"))
-"""Adapters that use no labels."""
 
 
 class TestSize(Study):
@@ -41,7 +38,7 @@ class TestSize(Study):
         self.sizes = numbers("sizes", sizes)
         check_whole("seeds", seeds)
         self.seeds = seeds
-        self.methods = names("methods", methods, METHODS)
+        self.methods = names("methods", methods, ADAPTING_EMBEDDINGS)
         if self.sizes[0] < 2:
             raise ValueError("sizes: 1; a fit needs at least 2 embeddings")
 
