@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 
 from clip_tca import LinearTCA, ZeroShotClassifier, evaluate
@@ -268,6 +269,16 @@ def test_a_stream_of_one_batch_is_one_fit_and_any_stream_ends_with_its_pseudo_so
     alone = study_class("batch-size")(sizes=[64]).measure(subject(made, reference=None))
     assert list(alone["domains"]) == ["clean", "shifted", "skewed"]
     assert alone["domains"]["shifted"]["estimation_error"] is None
+
+
+def test_the_figure_of_batch_sizes_is_of_the_methods_in_the_record(made):
+    results = study_class("batch-size")(sizes=[64], methods=["conditional-tca", "linear-tca"]).measure(subject(made))
+    figure = Figure()
+    study_class("batch-size")().draw(results, figure)
+    agreement = figure.axes[len(results["domains"])]
+    assert agreement.get_title(loc="left") == "Agreement with one fit: conditional-tca"
+    rows = [found["methods"]["conditional-tca"]["sizes"] for found in results["domains"].values()]
+    assert [line.get_ydata()[0] for line in agreement.lines] == [row[0]["agreement"] for row in rows]
 
 
 def test_the_upper_bound_solves_as_lineartca_does(made, measured):

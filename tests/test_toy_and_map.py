@@ -323,6 +323,15 @@ def test_domains_can_be_chosen_and_the_reference_too():
         Map(domain="none").measure(subject())
 
 
+def test_a_domain_may_be_called_by_a_number():
+    here = subject()
+    here.embedded.data.domains["2019"] = here.embedded.data.domains.pop("skewed")
+    for given in (2019, "2019", [2019]):  # --set domain=2019 is a number when it comes here
+        assert list(Map(domain=given).measure(here)["domains"]) == ["2019"]
+    with pytest.raises(ValueError, match="domain: '2020'; allowed are clean, shifted, 2019"):
+        Map(domain=2020).measure(here)
+
+
 @pytest.mark.parametrize("options", [{"method": "lda"}, {"adapter": "tent"}, {"limit": 3}, {"seed": -1}])
 def test_a_wrong_option_of_map_is_named(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))}: {next(iter(options.values()))!r}"):

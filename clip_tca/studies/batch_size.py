@@ -97,7 +97,8 @@ class BatchSize(Study):
         )
 
         sizes, domains = results["sizes"], results["domains"]
-        one_fit = "Agreement with one fit" + (f": {self.methods[0]}" if len(self.methods) > 1 else "")
+        first, *others = next(iter(domains.values()))["methods"]
+        one_fit = "Agreement with one fit" + (f": {first}" if others else "")
         last = [one_fit, "Estimation error"] if results["reference"] else [one_fit]
         axes = panels(figure, [*[f"Accuracy: {label(name)}" for name in domains], *last], 2.7)
         for panel, found in zip(axes, domains.values(), strict=False):
@@ -111,8 +112,8 @@ class BatchSize(Study):
         unit, times = magnitude([one for found in domains.values() for one in found["estimation_error"] or ()])
         agreement, error = axes[len(domains)], axes[len(domains) + 1 :]
         for j, (name, found) in enumerate(domains.items()):
-            look = {**series(j + len(self.methods)), "label": label(name)}
-            rows = found["methods"][self.methods[0]]["sizes"]
+            look = {**series(j + 1 + len(others)), "label": label(name)}
+            rows = found["methods"][first]["sizes"]
             agreement.plot(sizes, [row["agreement"] for row in rows], **look)
             for panel in error:
                 panel.plot(sizes, [distance / unit for distance in found["estimation_error"]], **look)

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from clip_tca.checks import check_whole, one_of
+from clip_tca.checks import check_whole, one_of, several
 from clip_tca.conditional import ConditionalTCA
 from clip_tca.embeddings import exact, unit
 from clip_tca.pseudo_source import select, uncertainty
 from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.plane import METHODS, imported, label_places, neighbours, principal_axes
+from clip_tca.studies.domains import accuracy, on, present
+from clip_tca.studies.plane import METHODS, imported, label_places, neighbours, principal_axes, rounded
 from clip_tca.tca import LinearTCA
 from clip_tca.zero_shot import ZeroShotClassifier
 
@@ -77,12 +78,12 @@ class Map(Study):
         check_whole("limit", limit, 10)
         check_whole("seed", seed, 0, 2**32 - 1)
         self.method, self.adapter, self.limit, self.seed = method, adapter, limit, seed
-        self.domain = (domain,) if isinstance(domain, str) else None if domain is None else tuple(domain)
+        # a folder may be called 2019, which --set takes for a number
+        self.domain = None if domain is None else tuple(map(str, several("domain", domain)))
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """Coordinates, predictions and accuracy, by domain."""
-        if subject is None:
-            raise ValueError("subject: None; map draws the embeddings of a data set, so name one")
+        subject = present(subject)
         if self.method != "pca":
             imported(self.method)  # what is missing is said before the work, not after it
         domains = subject.embedded.data.domains
@@ -90,7 +91,7 @@ class Map(Study):
             one_of("domain", name, tuple(domains))
         chosen = subject.shifted if self.domain is None else {name: domains[name] for name in self.domain}
         names = subject.embedded.about["data"]["classes"]
-        adapted = {name: adapt(z, y, subject.classifier, self.adapter) for name, (z, y) in chosen.items()}
+        adapted = {name: adapt(subject, z, y, self.adapter) for name, (z, y) in chosen.items()}
         predicted = torch.cat([labels for found in adapted.values() for labels in found.predicted.values()])
         counts = torch.bincount(predicted, minlength=len(names))
         most = counts.argsort(descending=True, stable=True)[:MOST].sort().values
@@ -114,7 +115,7 @@ class Map(Study):
         else:
             placed = neighbours(torch.cat([exact(part) for part in parts]), self.method, self.seed)
             places = list(placed.split([len(part) for part in parts]))
-        before, after, marks, texts = ([[round(v, 4) for v in row] for row in place.tolist()] for place in places)
+        before, after, marks, texts = (rounded(place) for place in places)
         return {
             "images": len(found.before),
             "accuracy": found.accuracy,
@@ -177,19 +178,18 @@ class Adapted:
     mark_classes: Tensor
 
 
-def adapt(z: Tensor, labels: Tensor, classifier: ZeroShotClassifier, adapter: str) -> Adapted:
+def adapt(subject: Subject, z: Tensor, labels: Tensor, adapter: str) -> Adapted:
     """Adapt to a whole domain; ``labels`` are for scoring."""
-    device = classifier.text.device
-    z, truth = unit(z.to(device)), labels.to(device)
+    classifier, z, labels = subject.classifier, on(subject, unit(z)), on(subject, labels)
     fitted = ADAPTERS[adapter](classifier).fit(z)
     predicted = {"before": classifier.predict(z), "after": fitted.predict(z)}
     if isinstance(fitted, LinearTCA):
         rows = pseudo_source(z, fitted)
         marks, classes = z[rows], predicted["before"][rows]
     else:
-        marks, classes = fitted.means_, torch.arange(classifier.classes, device=device)
-    accuracy = {when: 100 * float((labels == truth).double().mean()) for when, labels in predicted.items()}
-    return Adapted(z, fitted.transform(z), predicted, accuracy, marks, classes)
+        marks, classes = fitted.means_, torch.arange(classifier.classes, device=z.device)
+    right = {when: accuracy(found, labels) for when, found in predicted.items()}
+    return Adapted(z, fitted.transform(z), predicted, right, marks, classes)
 
 
 def pseudo_source(z: Tensor, fitted: LinearTCA) -> Tensor:

@@ -32,6 +32,11 @@ def imported(method: str) -> Any:
         ) from None
 
 
+def rounded(x: Tensor) -> list[list[float]]:
+    """Coordinates as a record keeps them: a figure shows no more than four decimals."""
+    return [[round(value, 4) for value in row] for row in x.tolist()]
+
+
 def principal_axes(z: Tensor) -> tuple[Tensor, Tensor, float]:
     """Centre ``(d,)`` and two principal axes ``(d, 2)`` of the rows of ``z``, and their share of the variance.
 

@@ -33,6 +33,7 @@ from clip_tca.checks import check_whole
 from clip_tca.pseudo_source import select, uncertainty
 from clip_tca.statistics import Moments, coral_distance
 from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.plane import rounded
 from clip_tca.studies.shifts import SHIFTS, SOURCE_POINTS, TEST_POINTS, Points, Shift
 
 if TYPE_CHECKING:
@@ -184,11 +185,6 @@ def _scored(x: Tensor, source: Points, test: Points) -> dict[str, float]:
         "centres": float(torch.linalg.vector_norm(apart, dim=1).mean()),
         "accuracy": 100 * float((logits(source, x).argmax(dim=1) == test.y).double().mean()),
     }
-
-
-def rounded(x: Tensor) -> list[list[float]]:
-    """Coordinates as the record keeps them: a figure shows no more than three decimals."""
-    return [[round(value, 3) for value in row] for row in x.tolist()]
 
 
 def _scatters(figure: Figure, places: list[Any], found: dict[str, Any]) -> list[Axes]:
