@@ -141,6 +141,26 @@ def test_a_bad_option_is_wrong_usage(options, capsys):
     assert stop.value.code == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--debu", "methods"],
+        ["explain", "r.json", "--form", "json"],
+        ["compare", "r.json", "--out", "t"],
+        ["export", "s", "-o", "h.onnx", "--outpu", "h"],
+        ["embed", "--dataset", "demo", "--hub", "x"],
+        ["data", "check", "--dataset", "demo", "--rev", "x"],
+        ["data", "show", "demo", "--out", "x.png"],
+    ],
+)
+def test_no_command_takes_the_beginning_of_an_option_for_the_option(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert "unrecognized arguments: --" in capsys.readouterr().err
+
+
 def test_compare_reads_records_and_refuses_what_is_none(tmp_path, capsys):
     for name, protocol in {"one": "full", "two": "kept"}.items():
         options = ["--method", "zero-shot", "--protocol", protocol, "--output", str(tmp_path / f"{name}.json")]

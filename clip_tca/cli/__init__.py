@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from clip_tca import __version__
 from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, methods, report, study
@@ -20,13 +20,24 @@ from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of ``clip-tca``. Building it imports no torch: ``--help`` answers at once."""
-    top = argparse.ArgumentParser(prog="clip-tca", description="Adapt CLIP embeddings at test time, without labels.")
+    top = Parser(prog="clip-tca", description="Adapt CLIP embeddings at test time, without labels.")
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in (evaluate, adapt, explain, report, study, compare, export, methods, embed, data, cache):
         command.add(commands)
     return top
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser, and one for each command in it, that takes no beginning of an option for the option.
+
+    What ``--out`` means would otherwise change when a command gets another option that begins so.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Take what every parser takes."""
+        super().__init__(**{"allow_abbrev": False, **options})
 
 
 class Stderr(logging.Handler):

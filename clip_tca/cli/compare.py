@@ -21,17 +21,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, compare, print."""
-    from clip_tca.evaluation.formats import RENDERERS, as_json, printable
+    from clip_tca.evaluation.formats import as_json, render_tables
     from clip_tca.evaluation.record import read_all
     from clip_tca.evaluation.table import comparison
 
-    shared.check_output(options)
+    shared.check_output(options.output)
     records = read_all(options.record)
 
     def text(form: str) -> str:
         if form == "json":
             return as_json({"records": list(records.values())})
-        return "\n".join(RENDERERS[form](printable(shown)) for shown in comparison(records))
+        return render_tables(comparison(records), form)
 
     shared.deliver(options, text)
     return 0

@@ -40,9 +40,7 @@ def compare(options: argparse.Namespace) -> int:
     """Counts for each domain and class against the published ones; 1 if they differ."""
     from clip_tca.datasets.source import Source
 
-    names = ("data_dir", "hub_id", "revision", "image_column", "label_column", "domain_column")
-    given = {name: getattr(options, name) for name in names}
-    data = Source(options.dataset, **given, domains=tuple(options.domains or ())).load()
+    data = Source(options.dataset, **shared.data(options)).load()
     counts = data.counts()
     width = max(map(len, [*data.classes, "class"]))
     for domain in dict.fromkeys([*data.expected, *data.domains]):
@@ -70,7 +68,7 @@ def sheet(options: argparse.Namespace) -> int:
     from clip_tca.datasets.demo import contact_sheet
     from clip_tca.files import atomic
 
-    shared.check_output(options)
+    shared.check_output(options.output)
     picture = contact_sheet()
     with atomic(Path(options.output)) as part:
         picture.save(part, format="PNG")

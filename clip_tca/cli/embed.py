@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     from clip_tca.evaluation.inputs import Inputs
     from clip_tca.processes import current
 
-    shared.check_output(options)
+    shared.check_output(options.output)
     if options.output is not None and not options.output.endswith(".safetensors"):
         raise ValueError(f"output: {options.output}; its name must end with .safetensors")
     embedded = Inputs(options.dataset, **shared.inputs(options)).embed()

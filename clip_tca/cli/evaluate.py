@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     from clip_tca.evaluation.runner import evaluate
     from clip_tca.processes import current
 
-    shared.check_output(options)
+    shared.check_output(options.output)
     runs = [options]
     if options.recipe is not None:
         lines = arguments(find(options.recipe), options.parser, options.arguments)

@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the file, and say what is in it."""
     from clip_tca.export import export, load_head
 
-    shared.check_output(options)
+    shared.check_output(options.output)
     head = load_head(Path(options.state))
     export(head, Path(options.output))
     classes, dim = head.weight.shape

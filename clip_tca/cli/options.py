@@ -77,7 +77,7 @@ def add_prompts(command: argparse.ArgumentParser) -> None:
 
 def add_method(group: argparse._ArgumentGroup) -> None:
     """Options of the adapters."""
-    group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source")
+    group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source; adanpc: neighbours; clipartt: classes")
     group.add_argument("--balance", help="estimated, uniform, predicted, global or oracle (uses true labels)")
     group.add_argument("--solver", help="monge, coral, gradient or mean")
     group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
@@ -120,29 +120,32 @@ def add_output(command: argparse.ArgumentParser) -> None:
 
 def inputs(options: argparse.Namespace) -> dict[str, Any]:
     """What was given of data, model and prompts, for :class:`clip_tca.evaluation.inputs.Inputs`."""
-    given = {name: getattr(options, name) for name in (*_DATA, *_MODEL, *_PROMPTS)}
-    return {name: value for name, value in given.items() if value is not None} | {
-        "cache": not options.no_cache,
-        "progress": True,
-    }
+    return _given(options, *_DATA, *_MODEL, *_PROMPTS) | {"cache": not options.no_cache, "progress": True}
 
 
-def check_output(options: argparse.Namespace) -> None:
-    """Fail before the work, not after it, if the result could not be written."""
-    if options.output is None:
+def data(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given of data alone, for :class:`clip_tca.datasets.source.Source`."""
+    return _given(options, *_DATA)
+
+
+def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def check_output(output: str | Path | None) -> None:
+    """Fail before the work, not after it, if the result could not be written to this file, where one is named."""
+    if output is None:
         return
-    path = Path(options.output).absolute()
+    path = Path(output).absolute()
     if path.is_dir():
-        raise ValueError(f"output: {options.output} is a folder; name a file in it")
+        raise ValueError(f"output: {output} is a folder; name a file in it")
     if path.exists() and not path.is_file():
         return  # a pipe or a device
     try:
         tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as error:
         reason = error.strerror or error
-        raise ValueError(
-            f"output: {options.output} can't be written ({reason}); name a file in a writable folder"
-        ) from None
+        raise ValueError(f"output: {output} can't be written ({reason}); name a file in a writable folder") from None
 
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:

@@ -13,7 +13,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "report",
         help="one HTML page of JSON records",
-        allow_abbrev=False,
         description="Put what clip-tca eval --output FILE.json and clip-tca study --output PREFIX wrote into one HTML "
         "page that needs nothing else: tables, gains, classes, confusion, examples (eval --examples N), figures.",
     )
@@ -28,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     from clip_tca.report.page import page
     from clip_tca.report.sources import read
 
-    shared.check_output(options)
+    shared.check_output(options.output)
     text = page(read(options.results))
     write_text(Path(options.output), text)
     print(f"written: {options.output} ({len(text.encode()) / 1e6:.1f} MB)")

@@ -14,7 +14,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "study",
         help="the paper's figures and analyses, on any data set",
-        allow_abbrev=False,
         description="Measure one study and print what was found; with --output also its record and its figure. "
         "Without a name: list the studies.",
     )
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         if not options.no_figure:
             check_matplotlib()
         for path in outputs(options.output, not options.no_figure).values():
-            shared.check_output(argparse.Namespace(output=str(path)))
+            shared.check_output(path)
     given = {name: values(text) for name, text in options.set or []}
     inputs = shared.inputs(options) if study.needs_data else {}
     record = run_study(options.name, options.dataset, reference=options.reference, options=given, **inputs)

@@ -124,5 +124,9 @@ def render(records: list[dict[str, Any]], form: str) -> str:
     """Records in one of the formats: several are a list in JSON, and tables one after the other elsewhere."""
     if form == "json":
         return as_json(records[0] if len(records) == 1 else {"records": records})
-    tables = [shown for record in records for shown in (table(record), *extra_tables(record))]
+    return render_tables([shown for record in records for shown in (table(record), *extra_tables(record))], form)
+
+
+def render_tables(tables: list[Table], form: str) -> str:
+    """Tables one after the other, in any format but JSON."""
     return "\n".join(RENDERERS[form](printable(shown)) for shown in tables)
