@@ -87,8 +87,7 @@ def finish(pid: int) -> int:
         if ended:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.002)
-    for member in family(pid):
-        os.kill(member, signal.SIGKILL)
+    kill(family(pid))
     os.waitpid(pid, 0)
     return HANGS
 
@@ -106,6 +105,11 @@ def strike(pid: int, command: Command, alone: bool, rng: random.Random) -> None:
     members = family(pid)
     if alone:
         members = [rng.choice(members[1:] or members)] if command.how == "torchrun" else [pid]
+    kill(members)
+
+
+def kill(members: list[int]) -> None:
+    """End processes, those that have ended meanwhile excepted."""
     for member in members:
         with contextlib.suppress(ProcessLookupError):
             os.kill(member, signal.SIGKILL)

@@ -29,6 +29,7 @@ import pytest
 import torch
 from PIL import Image
 
+from benchmarks import killing
 from clip_tca import embed, files, loader
 from clip_tca.cli import main
 from clip_tca.datasets.folder import load_folder
@@ -507,3 +508,17 @@ def test_an_output_that_is_a_link_stays_one(inputs, tmp_path):
     assert (tmp_path / "folder").is_symlink()
     assert listing(tmp_path / "real") == ["a.npy", "a.npy.json", "folder", f"folder/{RECORD}", "folder/z.npz"]
     run(adapt(inputs, "z.npy", tmp_path / "a.npy")).failed("exists")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="runs are killed in forks")
+def test_a_run_that_hangs_is_ended_though_one_of_its_processes_has_ended_itself(monkeypatch):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    hanging = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(killing, "PATIENCE", 0.05)
+    monkeypatch.setattr(killing, "family", lambda pid: [gone.pid, pid])
+    try:
+        assert killing.finish(hanging.pid) == killing.HANGS
+    finally:
+        hanging.kill()
+        hanging.wait()
