@@ -187,6 +187,8 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=[target.name for target in TARGETS], metavar="NAME")
     parser.add_argument("--case", type=int, help="run this one case of --only NAME, here, and show its traceback")
     options = parser.parse_args()
+    if options.case is not None and len(options.only or ()) != 1:
+        parser.error("--case is the number of a case of one target: name it by --only NAME")
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     chosen = [target for target in TARGETS if not options.only or target.name in options.only]

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks import fuzz
 from benchmarks.fuzz import run
 from benchmarks.fuzzing import TARGETS
 from clip_tca import LinearTCA
@@ -42,6 +43,15 @@ def test_every_kind_of_input_survives_a_short_fuzz(target):
     assert tally.findings == {}
     assert tally.refused + tally.accepted == cases
     assert tally.refused > 0
+
+
+@pytest.mark.parametrize("only", [[], ["--only", TARGETS[0].name, "--only", TARGETS[1].name]])
+def test_one_case_is_of_one_target(only, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fuzz.py", "--case", "3", *only])
+    with pytest.raises(SystemExit) as stop:
+        fuzz.main()
+    assert stop.value.code == 2
+    assert "name it by --only NAME" in capsys.readouterr().err
 
 
 @fork
