@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be run by its path
+
+from benchmarks.measure import wall
 from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.adapter import BLOCK
 from clip_tca.linear_head import LinearHead
@@ -31,6 +34,7 @@ from clip_tca.shelf.block import ROWS
 from clip_tca.shelf.job import Job
 from clip_tca.shelf.layout import lay_out
 from clip_tca.shelf.shelf import open_shelf
+from clip_tca.shelf.staging import RECORD
 
 SHARD = 131_072
 
@@ -58,13 +62,6 @@ def peak(command: list[str]) -> tuple[int, float]:
     done = subprocess.run([sys.executable, "-c", code, *command], check=True, capture_output=True, text=True)  # noqa: S603
     unit = 1 if sys.platform == "darwin" else 1024
     return int(done.stdout.split()[-1]) * unit, time.perf_counter() - began
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """How long it takes."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def rates(source: Path, out: Path, dim: int) -> None:
@@ -104,12 +101,12 @@ def rates(source: Path, out: Path, dim: int) -> None:
 
     found: dict[str, list[float]] = {"bare": [], "compute": [], "whole": [], "before": [], "after": []}
     for _ in range(3):
-        found["bare"].append(seconds(bare))
-        found["compute"].append(seconds(compute))
-        found["whole"].append(seconds(whole))
-        found["before"].append(seconds(lambda: predict(before)))
-        found["after"].append(seconds(lambda: predict(tca.folded())))
-        subprocess.run(["rm", "-r", str(out)], check=True)  # noqa: S603, S607
+        found["bare"].append(wall(bare))
+        found["compute"].append(wall(compute))
+        found["whole"].append(wall(whole))
+        found["before"].append(wall(lambda: predict(before)))
+        found["after"].append(wall(lambda: predict(tca.folded())))
+        shutil.rmtree(out)
     best = {name: min(times) for name, times in found.items()}
     print(f"bare products: {rows / best['bare']:,.0f} rows/s")
     for name, what in {
@@ -146,7 +143,7 @@ def main() -> None:
                 f"adapt, {count:,} x {options.dim}: {(used - idle) / 1e6:.0f} MB above that (goal: 300), {took:.0f} s"
             )
         ranks = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "clip_tca"]
-        took = seconds(lambda: subprocess.run(  # noqa: S603
+        took = wall(lambda: subprocess.run(  # noqa: S603
             [*ranks, *adapt, str(folder / "n"), "-o", str(folder / "out-2")], check=True, capture_output=True
         ))  # fmt: skip
         names = sorted(path.name for path in (folder / "n").iterdir())
@@ -156,7 +153,7 @@ def main() -> None:
                 for one in names
             )
             print(f"two processes ({took:.0f} s) and one give the same {kind}: {same}")
-        cost = json.loads((folder / "out-n" / "_clip-tca.json").read_text())["cost"]
+        cost = json.loads((folder / "out-n" / RECORD).read_text())["cost"]
         print(f"one process: first pass {cost['fitting_seconds']:.1f} s, second {cost['adapting_seconds']:.1f} s")
         rates(folder / "n", folder / "out-rates", options.dim)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from benchmarks.measure import Row, embeddings, peak_bytes
 from clip_tca import ConditionalTCA, LinearTCA
+from clip_tca.datasets.embedding_set import EmbeddingSet
 
 PACS = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
 HEAVY = ("open_clip", "torchvision", "datasets", "matplotlib", "sklearn", "pyarrow")
@@ -45,10 +45,8 @@ def run(arguments: list[str]) -> tuple[float, float]:
 def stored(path: Path) -> None:
     """Embeddings in the shape of PACS, d = 512, as ``clip-tca embed`` writes them."""
     z, g = embeddings(sum(PACS.values()), 512)
-    tensors = {"text.single": g.text.clone()}
-    for name, part in zip(PACS, z.split(list(PACS.values())), strict=True):
-        tensors |= {f"{name}.embeddings": part.contiguous(), f"{name}.labels": g.predict(part)}
-    save_file(tensors, path, {"scale": str(g.scale)})
+    parts = zip(PACS, z.split(list(PACS.values())), strict=True)
+    EmbeddingSet(g.text, g.scale, {name: (part, g.predict(part)) for name, part in parts}).save(path)
 
 
 def imported(path: Path) -> list[str]:

@@ -3,8 +3,9 @@
     python examples/add_a_dataset.py [DIR]
 
 DIR/domain/class/image is all it takes (DIR/class/image for one domain). A file DIR/classes.txt may say how folders are
-called in the prompts. Without DIR a small set is drawn. Prints what was found, the prompts, and the table that
-``clip-tca eval --dataset folder --data-dir DIR`` prints.
+called in the prompts. Without DIR a small set is drawn. Prints what was found, the prompts, and the table of
+``clip-tca eval --dataset folder --data-dir DIR --model demo`` for three methods (each a ``--method``) and, where there
+is one, with ``--class-names DIR/classes.txt``.
 
 A *benchmark*, with other names for its folders and published counts to check, is an entry of the package itself: a
 ``Benchmark`` in clip_tca/datasets/registry.py, and its classes, one a line, in prompts/classes/NAME.txt.

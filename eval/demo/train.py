@@ -10,7 +10,6 @@ as they were written. ``--validate-only`` leaves that out: it is for choosing ho
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import os
@@ -24,11 +23,12 @@ import open_clip
 import torch
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.datasets.demo import CLASSES, IMAGES, STYLES, VERSION, Attributes, draw, scene
+from clip_tca.files import sha256, write_tensors, write_text
 
 TRAINING_SEED, VALIDATION_SEED, EVALUATION_SEED = 1, 2, 0
 PROMPT = "a photo of a {}"
@@ -197,15 +197,10 @@ def write(model: open_clip.CLIP, folder: Path) -> None:
     """The weights as float16 and the configuration with their hash; each file appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.half().contiguous() for name, value in model.state_dict().items()}
-    temporary = folder / "model.safetensors.part"
-    save_file(weights, temporary, metadata={"format": "pt", "pictures": str(VERSION)})
-    temporary.chmod(0o644)  # safetensors writes for the owner alone; these are for everyone
-    digest = hashlib.sha256(temporary.read_bytes()).hexdigest()
-    os.replace(temporary, folder / "model.safetensors")
-    config = {"model_cfg": MODEL, "preprocess_cfg": PREPROCESS, "sha256": digest}
-    temporary = folder / "open_clip_config.json.part"
-    temporary.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / "open_clip_config.json")
+    path = folder / "model.safetensors"
+    write_tensors(path, weights, {"format": "pt", "pictures": str(VERSION)})
+    config = {"model_cfg": MODEL, "preprocess_cfg": PREPROCESS, "sha256": sha256(path)}
+    write_text(folder / "open_clip_config.json", json.dumps(config, indent=2) + "\n")
 
 
 def load(folder: Path) -> open_clip.CLIP:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.evaluation.inputs import Inputs
+from clip_tca.studies.map import pseudo_source
 
 
 def class_means(z: Tensor, y: Tensor) -> float:
@@ -36,9 +37,7 @@ def main() -> None:
     for style, (rows, y) in data.domains.items():
         z = functional.normalize(rows, dim=1)
         linear = LinearTCA(g).fit(z)
-        bank = linear._bank
-        chosen = bank.rows[bank.chosen()]
-        found = torch.cdist(chosen, z).argmin(dim=1)
+        found = pseudo_source(z, linear)
         certain = 100 * float((g.predict(z[found]) == y[found]).double().mean())
         predictions = [g.predict(z), linear.predict(z), ConditionalTCA(g).fit(z).predict(z)]
         shares = " | ".join(f"{100 * float((p == y).double().mean()):.1f}" for p in predictions)
