@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from clip_tca.files import write_text
+
 
 def main(description: str | None, report: Callable[[str], str]) -> None:
     """Print ``report(embeddings)``, or write it to ``--output``."""
@@ -17,6 +19,6 @@ def main(description: str | None, report: Callable[[str], str]) -> None:
     logging.getLogger("clip_tca").setLevel(logging.ERROR)
     page = report(options.embeddings)
     if options.output:
-        options.output.write_text(page, encoding="utf-8")
+        write_text(options.output, page)
     else:
         print(page)
