@@ -119,10 +119,10 @@ class Adapter(Learner):
         """
         rows = self._checked(batch)
         scores = check_logits(logits, rows, self.classifier.classes)
-        self._check_options()
         if self.uses_labels:
             raise ValueError(_ORACLE)
         if self._device is None:
+            self._check_options()
             self._start(rows.device, rows.dtype)
         elif self._device != rows.device:
             raise ValueError(f"embeddings: on {rows.device}, but this stream began on {self._device}; move the batch")

@@ -40,6 +40,7 @@ class Learner(ABC):
     _dtype: torch.dtype
     _solution: dict[str, Tensor]
     _waiting: list[Tensor]
+    _held = 0
     _cast: dict[tuple[str, torch.device, torch.dtype], Tensor]
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
@@ -113,13 +114,14 @@ class Learner(ABC):
     def _start(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
         self._device, self._dtype = device, compute_dtype(dtype)
         self._seen = self._pending = self._last = 0
-        self._solution, self._cast, self._waiting = {}, {}, []
+        self._solution, self._cast, self._waiting, self._held = {}, {}, [], 0
         self._begin(device, self._dtype, first)
 
     def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
             self._waiting.append(self._prepared(rows.clone()))
-            if sum(map(len, self._waiting)) >= TOGETHER:
+            self._held += len(rows)
+            if self._held >= TOGETHER:
                 self._settle()
         else:
             self._settle()
@@ -134,7 +136,7 @@ class Learner(ABC):
     def _settle(self) -> None:
         """Observe the rows that wait."""
         if self._waiting:
-            rows, self._waiting = torch.cat(self._waiting), []
+            rows, self._waiting, self._held = torch.cat(self._waiting), [], 0
             self._observe(rows, None, None)
 
     def _update(self) -> None:
