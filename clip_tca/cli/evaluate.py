@@ -15,7 +15,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "eval",
         help="accuracy before and after adaptation",
-        allow_abbrev=False,
         description="Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain.",
     )
     shared.add_data(command, required=False)

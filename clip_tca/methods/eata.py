@@ -63,8 +63,7 @@ class EATA(TowerMethod):
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
         check_number("margin", margin, 0, 1)
-        if redundancy is not None:
-            check_number("redundancy", redundancy, 0)
+        check_number("redundancy", redundancy, also=None)
         classes = task.text.shape[1]
         self.margin = margin
         self.redundancy = redundancy if redundancy is not None else 0.4 * (classes / 10) ** math.log(0.125, 100)

@@ -43,8 +43,7 @@ class BatchSize(Study):
     ) -> None:
         """Streams of the first ``images`` in a seeded order (None: all of them), in batches of ``sizes``."""
         self.sizes = numbers("sizes", sizes)
-        if images is not None:
-            check_whole("images", images, 2)
+        check_whole("images", images, 2, also=None)
         self.images = images
         self.methods = names("methods", methods, ADAPTING_EMBEDDINGS)
 
