@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from clip_tca.processes import OtherProcessError, Processes, current, joined
+from clip_tca.shelf.staging import Staging
 from tests.hub import Hub
 from tests.test_adapt_cli import SCALE, SET, Z
 from tests.test_shelf import table
@@ -74,6 +75,18 @@ def test_an_error_in_one_process_is_said_once_and_nothing_is_left(shelf):
     assert done.returncode == 1
     assert done.stderr.count("clip-tca: one.npy: NaN or infinity in row") == 1
     assert not [path for path in shelf.iterdir() if "out" in path.name]
+
+
+def test_an_output_that_another_run_writes_is_left_to_it(tmp_path):
+    np.save(tmp_path / "z.npy", Z)
+    np.save(tmp_path / "text.npy", SET.g.text.numpy())
+    with Staging(tmp_path / "out", single=False) as other:
+        done = torchrun("adapt", "z.npy", "--text", "text.npy", "-o", "out", cwd=tmp_path)
+        assert other.inside()[0].is_dir()
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("clip-tca:")] == [
+        f"clip-tca: output: another run is writing {tmp_path / 'out'}; wait for it"
+    ]
 
 
 def test_a_process_that_dies_ends_the_run_and_nothing_is_left(shelf):

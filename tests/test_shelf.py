@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from clip_tca.shelf.block import Block, Result
 from clip_tca.shelf.flow import Behind, ahead
+from clip_tca.shelf.layout import lay_out
 from clip_tca.shelf.rows import RowSink, RowStream
 from clip_tca.shelf.shelf import Shelf, Unit, open_shelf, share
 from clip_tca.shelf.sinks import ArrayFile
@@ -322,6 +323,26 @@ def test_what_a_killed_run_left_goes_away(tmp_path):
 def test_two_runs_do_not_write_the_same_output(tmp_path):
     with Staging(tmp_path / "out", single=False), pytest.raises(ValueError, match="another run is writing"):
         Staging(tmp_path / "out", single=False).__enter__()
+
+
+def test_a_process_that_fails_leaves_alone_what_another_run_is_writing(tmp_path):
+    with Staging(tmp_path / "out", single=False) as other:
+        with pytest.raises(RuntimeError), Staging(tmp_path / "out", single=False, first=False):
+            raise RuntimeError
+        assert other.inside()[0].is_dir()
+
+
+def test_a_process_that_fails_after_the_first_has_died_removes_what_it_left(tmp_path):
+    (tmp_path / ".out.part" / "out").mkdir(parents=True)
+    with pytest.raises(RuntimeError), Staging(tmp_path / "out", single=False, first=False):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_is_not_written_where_the_run_has_been_given_up(tmp_path):
+    layout = lay_out(open_shelf(str(write(tmp_path / "a.npy"))), tmp_path / "out", ("labels",), Z.dtype)
+    with pytest.raises(FileNotFoundError):
+        layout.sink(tmp_path / ".out.part" / "out", layout.shelf.shards[0])
 
 
 def test_only_a_folder_of_ours_is_ever_replaced(tmp_path):

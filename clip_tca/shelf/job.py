@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -109,7 +109,10 @@ class Job:
         together, first = self.processes.together, self.processes.first
         stage = together(lambda: Staging(target, single=self.layout.single, overwrite=overwrite, first=first))
         try:
-            with stage:
+            with ExitStack() as stack:
+                together(lambda: stack.enter_context(stage) if first else None)  # the first has the lock,
+                if not first:  # or nobody goes in
+                    stack.enter_context(stage)
                 together(lambda: self._check_space(stage.folder.parent))
                 tally = self.adapt(stage.inside()[0])
                 if first:

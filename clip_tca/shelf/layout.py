@@ -56,7 +56,7 @@ class Layout:
         """To write a shard, or the rows from ``start`` on of one that has ``rows`` in all."""
         files = self.files(out, shard)
         for path in files.values():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)  # not what is above: it is gone if the run has failed elsewhere
         path, suffix = next(iter(files.values())), shard.path.suffix.lower()
         if suffix == ".npy":
             return NpySink(files, self.dtypes, self.shelf.dim, start, rows)

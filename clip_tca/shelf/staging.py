@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
-from clip_tca.files import PART, lock
+from clip_tca.files import PART, lock, sweep
 
 RECORD = "_clip-tca.json"
 """Name of the record in a folder of ours: readers of data sets pass over names that begin like this."""
@@ -26,7 +26,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Staging:
     """A ``with`` block in which :attr:`folder` is filled; :meth:`commit` gives it its final name.
 
-    Only the first of several processes makes, renames and locks it; any of those that survive a failure removes it.
+    Only the first of several processes makes, renames and locks it; if it has died, any of the others removes it.
     """
 
     def __init__(self, target: Path, *, single: bool, overwrite: bool = False, first: bool = True) -> None:
@@ -114,7 +114,9 @@ class Staging:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Remove what is left."""
-        if self.first or kind is not None:
+        if self.first:
             shutil.rmtree(self.folder, ignore_errors=True)
+        elif kind is not None:  # while the first lives, it is locked, and the first will remove it
+            sweep([self.folder])
         if self._lock >= 0:
             os.close(self._lock)
