@@ -226,8 +226,15 @@ def test_rows_on_a_pipe():
     assert [len(block) for block in blocks] == [20, 20, 13]
     assert np.array_equal(np.concatenate([block.z for block in blocks]), Z.astype(np.float32))
     out = io.BytesIO()
-    RowSink(out).write(Result({"labels": np.array([3, 4]), "scores": np.array([0.5, 0.25], np.float32)}))
+    result = Result({"labels": np.array([3, 4]), "scores": np.array([0.5, 0.25], np.float32)})
+    RowSink(out, ("labels", "scores")).write(result)
     assert out.getvalue() == piped(np.array([[3, 0.5], [4, 0.25]]))
+
+
+def test_only_what_was_asked_for_goes_down_a_pipe():
+    out = io.BytesIO()
+    RowSink(out, ("scores",)).write(Result({"labels": np.array([3, 4]), "scores": np.array([0.5, 0.25], np.float32)}))
+    assert out.getvalue() == piped(np.array([[0.5], [0.25]]))
 
 
 @pytest.mark.parametrize(

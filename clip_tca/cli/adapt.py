@@ -231,12 +231,12 @@ def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
 
     units = job.layout.shelf.units()
     if options.output == "-":
-        return job.pour(units, lambda _unit: RowSink(sys.stdout.buffer))
+        return job.pour(units, lambda _unit: RowSink(sys.stdout.buffer, options.write))
     path = Path(options.output)
     if there := [one for one in (path, path.with_name(f"{path.name}.json")) if one.is_file() and not options.overwrite]:
         raise ValueError(f"output: {there[0]} exists; choose another name, or replace it: --overwrite")
     with atomic(path) as part, part.open("wb") as file:
-        tally = job.pour(units, lambda _unit: RowSink(file))
+        tally = job.pour(units, lambda _unit: RowSink(file, options.write))
         if part.is_file():  # the record first: where the file is, its record is too
             write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, texts))
     return tally

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from clip_tca.shelf.block import KINDS, LARGEST, ROWS, Block, Result
+from clip_tca.shelf.block import LARGEST, ROWS, Block, Kind, Result
 
 
 class RowStream:
@@ -63,15 +63,13 @@ class RowStream:
 class RowSink:
     """Rows to a file or a pipe."""
 
-    def __init__(self, target: IO[bytes]) -> None:
-        """Write to ``target``, flushing after every block."""
-        self.target = target
+    def __init__(self, target: IO[bytes], kinds: tuple[Kind, ...]) -> None:
+        """Write ``kinds`` to ``target``, flushing after every block."""
+        self.target, self.kinds = target, kinds
 
     def write(self, result: Result) -> None:
         """Append a block."""
-        parts = [
-            np.asarray(result.arrays[kind], "<f4").reshape(len(result), -1) for kind in KINDS if kind in result.arrays
-        ]
+        parts = [np.asarray(result.arrays[kind], "<f4").reshape(len(result), -1) for kind in self.kinds]
         values = np.concatenate(parts, axis=1)
         prefix = np.full((len(result), 1), values.shape[1], "<u4").view("<f4")
         self.target.write(np.concatenate([prefix, values], axis=1).tobytes())
