@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,21 @@ def test_rows_on_a_pipe_are_answered_batch_by_batch(folder):
     expected = [tca.partial_fit(part).adapt(part) for part in np.split(z, range(40, len(z), 40))]
     assert np.array_equal(found[:, -1], np.concatenate([logits.argmax(axis=1) for _, logits in expected]))
     assert np.allclose(found[:, :-1], np.concatenate([moved for moved, _ in expected]), atol=1e-6)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_pipe_on_which_nothing_comes_can_be_left(number, code, folder):
+    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "-o", "-", "--batch-size", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            process.stdin.write(piped(Z[:1]))
+            process.stdin.flush()
+            assert len(process.stdout.read(4 + 24 * 4)) == 100  # from here on it waits for the next row
+            process.send_signal(number)
+            assert process.wait(timeout=20) == code
+            assert len(process.stderr.read().splitlines()) == 1
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(("method", "make"), [("linear-tca", LinearTCA), ("conditional-tca", ConditionalTCA)])

@@ -95,14 +95,13 @@ class Commands(Target):
         longest = 1500 + 3 * max(map(len, words))  # a long word comes back in the answer
         seen: list[BaseException | None] = []
         out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
-        feed = argparse.Namespace(buffer=io.BytesIO(stdin))
         from clip_tca.cli import main
 
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(contextlib.redirect_stdout(out))
                 stack.enter_context(contextlib.redirect_stderr(err))
-                stack.enter_context(patch("sys.stdin", feed))
+                stack.enter_context(patch("clip_tca.shelf.rows.standard_input", lambda: io.BytesIO(stdin)))
                 stack.enter_context(patch("traceback.print_exc", lambda: seen.append(sys.exc_info()[1])))
                 code = main(["--debug", *words])
         except SystemExit as end:

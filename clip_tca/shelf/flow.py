@@ -49,7 +49,7 @@ def ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
             yield item
     finally:
         stop.set()
-        thread.join()
+        thread.join(1.0)  # no longer: it may wait for rows on a pipe that never come
 
 
 class Behind:

@@ -17,6 +17,17 @@ import numpy as np
 from clip_tca.shelf.block import LARGEST, ROWS, Block, Kind, Result
 
 
+def standard_input() -> IO[bytes]:
+    """With a buffer of our own.
+
+    A thread that waits for a row holds the lock of the buffer that it reads, and Python wants that of ``sys.stdin``
+    before it ends.
+    """
+    if sys.stdin is None:
+        raise ValueError("standard input: closed; send rows on a pipe, or give files")
+    return open(0, "rb", closefd=False)
+
+
 class RowStream:
     """Rows from standard input, once, in order."""
 
@@ -27,7 +38,7 @@ class RowStream:
 
     def __init__(self, source: IO[bytes] | None = None) -> None:
         """Read the first row, for the dimension."""
-        self._source = source or sys.stdin.buffer
+        self._source = source or standard_input()
         self._head = self._row(None)
         if self._head is None:
             raise ValueError("standard input: no rows; at least one embedding is needed")
