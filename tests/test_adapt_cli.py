@@ -129,6 +129,14 @@ def test_rows_on_a_pipe_are_answered_batch_by_batch(folder):
     assert np.allclose(found[:, :-1], np.concatenate([moved for moved, _ in expected]), atol=1e-6)
 
 
+def test_what_was_learned_from_a_pipe_is_kept(folder, monkeypatch):
+    monkeypatch.setattr("clip_tca.shelf.rows.standard_input", lambda: io.BytesIO(piped(Z)))
+    assert adapt("-", "-o", "rows", "--batch-size", "40", "--save-state", "s.safetensors") == 0
+    kept = LinearTCA.load("s.safetensors", SET.g)
+    assert kept.n_seen_ == len(Z)
+    assert np.array_equal(kept.predict(Z), LinearTCA(SET.g).fit(Z).predict(Z))
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_pipe_on_which_nothing_comes_can_be_left(number, code, folder):
     command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "-o", "-", "--batch-size", "1"]
@@ -260,11 +268,13 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
         (["narrow.npy", "-o", "o.npy"], "dimension 3, but the class texts have 24"),
         (["z.npy", "-o", "o.npy", "--balance", "oracle"], "uses true labels"),
         (["z.npy", "-o", "o.npy", "--load-state", "y.npy"], "not a saved clip-tca state"),
+        (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--save-state", "t.safetensors"], "nothing new"),
         (["z.npy", "-o", "o.npy", "--hub-id", "a/b"], "name a file, a folder, a pattern or -"),
         (["one.npy", "-o", "o.npy"], "1 rows that can be used; at least 2 are needed"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_and_no_file(words, reason, folder, capsys):
+def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys):
+    fitted.save("s.safetensors")
     np.save("narrow.npy", Z[:, :3])
     np.save("one.npy", Z[:1])
     Path("short.txt").write_text("0\n1\n")

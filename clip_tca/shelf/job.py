@@ -101,6 +101,10 @@ class Job:
             raise ValueError("online: rows are taken in order, one after another; start one process")
         if self.batch and self.fitted:
             raise ValueError("online: learns from every batch, and a loaded state is used as it is; choose one of them")
+        if self.fitted and self.state is not None:
+            raise ValueError(
+                "save_state: a loaded state is used as it is, and there is nothing new to save; leave it out"
+            )
         self.adapter._check_options()
         self._check_classes()
 
@@ -134,8 +138,6 @@ class Job:
         elif self.batch is None and self.drop_bad:  # how many rows are left has to be known before the first is written
             found = self._all(lambda: self._look(mine, lambda _piece: None))
         done = self._all(lambda: self.pour(mine, lambda unit: self._sink(out, unit, units, found.bad)))
-        if self.batch and self.state is not None:
-            self.adapter.save(self.state)
         done.fitting_seconds = found.fitting_seconds
         return done
 
@@ -202,6 +204,8 @@ class Job:
                     bar.update(piece.read)
                 if sink is not None:
                     writing.call(sink.close)
+        if self.batch and self.state is not None:
+            self.adapter.save(self.state)
         tally.adapting_seconds = time.perf_counter() - began
         return tally
 
