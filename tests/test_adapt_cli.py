@@ -270,13 +270,16 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
         (["z.npy", "-o", "o.npy", "--load-state", "y.npy"], "not a saved clip-tca state"),
         (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--save-state", "t.safetensors"], "nothing new"),
         (["z.npy", "-o", "o.npy", "--hub-id", "a/b"], "name a file, a folder, a pattern or -"),
-        (["one.npy", "-o", "o.npy"], "1 rows that can be used; at least 2 are needed"),
+        (["one.npy", "-o", "o.npy"], "1 row that can be used; at least 2 are needed"),
+        (["nan.npy", "-o", "o.npy", "--drop-bad-rows"], "0 rows that can be used; at least 2 are needed"),
+        (["nan.npy", "-o", "o.npy", "--drop-bad-rows", "--online"], "0 rows that can be used; at least 1 is needed"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys):
     fitted.save("s.safetensors")
     np.save("narrow.npy", Z[:, :3])
     np.save("one.npy", Z[:1])
+    np.save("nan.npy", np.full_like(Z, np.nan))
     Path("short.txt").write_text("0\n1\n")
     before = files(folder)
     assert adapt(*words) == 1

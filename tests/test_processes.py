@@ -22,8 +22,8 @@ from tests.test_adapt_cli import SCALE, SET, Z
 from tests.test_shelf import table
 
 
-def torchrun(*words: str, processes: int = 2, **options) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "-m", "clip_tca"]
+def torchrun(*words: str, program=("-m", "clip_tca"), **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *program]
     return subprocess.run([*command, *words], capture_output=True, text=True, timeout=300, **options)
 
 
@@ -87,6 +87,38 @@ def test_an_output_that_another_run_writes_is_left_to_it(tmp_path):
     assert [line for line in done.stderr.splitlines() if line.startswith("clip-tca:")] == [
         f"clip-tca: output: another run is writing {tmp_path / 'out'}; wait for it"
     ]
+
+
+UNSAVED = """
+import sys
+from clip_tca.adapter import Adapter
+from clip_tca.cli import main
+
+def save(self, path):
+    raise OSError("no room for the state")
+
+Adapter.save = save
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["nan.npy", "--drop-bad-rows"], "embeddings: 0 rows that can be used; at least 2 are needed"),
+        (["z.npy", "--save-state", "s.safetensors"], "no room for the state"),
+    ],
+)
+def test_where_the_first_process_can_not_go_on_none_does(words, reason, tmp_path):
+    np.save(tmp_path / "z.npy", Z)
+    np.save(tmp_path / "nan.npy", np.full_like(Z, np.nan))
+    np.save(tmp_path / "text.npy", SET.g.text.numpy())
+    (tmp_path / "unsaved.py").write_text(UNSAVED)
+    words = ["adapt", *words, "--text", "text.npy", "--k", "2", "-o", "out"]
+    done = torchrun(*words, program=["unsaved.py"], cwd=tmp_path)
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if "clip-tca:" in line] == [f"clip-tca: {reason}"]
+    assert not [path for path in tmp_path.iterdir() if "out" in path.name]
 
 
 def test_a_process_that_dies_ends_the_run_and_nothing_is_left(shelf):

@@ -149,8 +149,7 @@ class Job:
         dtype = torch.float64 if self.layout.shelf.dtype == np.float64 else torch.float32
         adapter._start(self.device, dtype, mine[0].first if mine else 0)
         found = self._all(lambda: self._look(mine, self._learn))
-        if found.rows < 2:
-            raise ValueError(f"embeddings: {found.rows} rows that can be used; at least 2 are needed")
+        processes.together(lambda: _check_rows(found, 2))
         others = processes.gather(adapter, self.device)[1:]
         if processes.first:
             for other in others:
@@ -160,10 +159,13 @@ class Job:
         adapter._pending = 0
         if processes.first:
             adapter._warn()
-            if self.state is not None:
-                adapter.save(self.state)
+        processes.together(self._keep)
         found.fitting_seconds = time.perf_counter() - began
         return found
+
+    def _keep(self) -> None:
+        if self.state is not None and self.processes.first:
+            self.adapter.save(self.state)
 
     def _learn(self, piece: Piece) -> None:
         if piece.last:
@@ -204,8 +206,9 @@ class Job:
                     bar.update(piece.read)
                 if sink is not None:
                     writing.call(sink.close)
-        if self.batch and self.state is not None:
-            self.adapter.save(self.state)
+        if self.batch:
+            _check_rows(tally, 1)
+            self._keep()
         tally.adapting_seconds = time.perf_counter() - began
         return tally
 
@@ -270,3 +273,11 @@ class Job:
         if self.state is not None and self.state.is_file():
             kept = f"the fitted state is kept in {self.state}: go on with --load-state"
         return ValueError(f"output: {target} can't be written ({error.strerror}); nothing is left there, {kept}")
+
+
+def _check_rows(tally: Tally, least: int) -> None:
+    if tally.rows < least:
+        raise ValueError(
+            f"embeddings: {tally.rows} {'row' if tally.rows == 1 else 'rows'} that can be used; "
+            f"at least {least} {'is' if least == 1 else 'are'} needed"
+        )
