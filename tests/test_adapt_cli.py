@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -258,6 +259,11 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
     [
         (["none.npy", "-o", "o.npy"], "no such file, folder or pattern"),
         (["z.npy", "-o", "no/o.npy"], "does not exist; create it first"),
+        (["z.npy", "-o", "-"], "output: standard output is for rows from standard input"),
+        (["-", "-o", "."], "output: . is a folder; name a file in it"),
+        (["-", "-o", "y.npy"], "y.npy exists; choose another name, or replace it: --overwrite"),
+        (["z.npy", "-o", "o.npy", "--save-state", "no/s.safetensors"], "save_state: no/s.safetensors can't be written"),
+        (["z.npy", "-o", "o.npy", "--save-state", "pipe"], "save_state: pipe is a pipe or a device; name a file"),
         (["z.npy", "-o", "o.npz"], "the output has the format of the input: name a .npy file, or a folder"),
         (["z.npy", "-o", "o.npy", "--write", "labels,scores"], "can hold one array, not labels and scores"),
         (["z.npy", "-o", "z.npy", "--overwrite"], "is the input"),
@@ -275,8 +281,10 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
         (["nan.npy", "-o", "o.npy", "--drop-bad-rows", "--online"], "0 rows that can be used; at least 1 is needed"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys):
+def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys, monkeypatch):
+    monkeypatch.setattr("clip_tca.shelf.rows.standard_input", lambda: pytest.fail("read before it was checked"))
     fitted.save("s.safetensors")
+    os.mkfifo("pipe")
     np.save("narrow.npy", Z[:, :3])
     np.save("one.npy", Z[:1])
     np.save("nan.npy", np.full_like(Z, np.nan))

@@ -132,6 +132,7 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Tex
         raise ValueError("hub_id: embeddings on the hub are taken as a stream; add --streaming")
     if options.embeddings == "-" and processes.size > 1:
         raise ValueError("embeddings: standard input belongs to one process; start one, or give files")
+    check_targets(options)
     device = choose_device(options.device)
     shelf = open_source(options)
     texts = read_texts(options, device)
@@ -157,6 +158,22 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Tex
     )
     job.check()
     return job, texts
+
+
+def check_targets(options: argparse.Namespace) -> None:
+    """Fail before the work, not after it, if a file could not be written."""
+    path = Path(options.output)
+    if options.embeddings != "-" and options.output == "-":
+        raise ValueError("output: standard output is for rows from standard input; name a file or a folder")
+    if options.embeddings == "-" and options.output != "-":
+        shared.check_output(options.output)
+        there = [one for one in (path, path.with_name(f"{path.name}.json")) if one.is_file()]
+        if there and not options.overwrite:
+            raise ValueError(f"output: {there[0]} exists; choose another name, or replace it: --overwrite")
+    if options.save_state is not None:
+        shared.check_output(options.save_state, "save_state")
+        if (state := Path(options.save_state)).exists() and not state.is_file():  # safetensors puts a file in its place
+            raise ValueError(f"save_state: {state} is a pipe or a device; name a file")
 
 
 def open_source(options: argparse.Namespace) -> Shelf:
@@ -233,8 +250,6 @@ def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
     if options.output == "-":
         return job.pour(units, lambda _unit: RowSink(sys.stdout.buffer, options.write))
     path = Path(options.output)
-    if there := [one for one in (path, path.with_name(f"{path.name}.json")) if one.is_file() and not options.overwrite]:
-        raise ValueError(f"output: {there[0]} exists; choose another name, or replace it: --overwrite")
     with atomic(path) as part, part.open("wb") as file:
         tally = job.pour(units, lambda _unit: RowSink(file, options.write))
         if part.is_file():  # the record first: where the file is, its record is too

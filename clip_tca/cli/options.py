@@ -132,20 +132,20 @@ def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
-def check_output(output: str | Path | None) -> None:
+def check_output(output: str | Path | None, option: str = "output") -> None:
     """Fail before the work, not after it, if the result could not be written to this file, where one is named."""
     if output is None:
         return
     path = Path(output).absolute()
     if path.is_dir():
-        raise ValueError(f"output: {output} is a folder; name a file in it")
+        raise ValueError(f"{option}: {output} is a folder; name a file in it")
     if path.exists() and not path.is_file():
         return  # a pipe or a device
     try:
         tempfile.TemporaryFile(dir=path.resolve().parent).close()
     except OSError as error:
         reason = error.strerror or error
-        raise ValueError(f"output: {output} can't be written ({reason}); name a file in a writable folder") from None
+        raise ValueError(f"{option}: {output} can't be written ({reason}); name a file in a writable folder") from None
 
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
