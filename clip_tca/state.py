@@ -98,3 +98,19 @@ def load_state(
     if record["classifier"] != classifier.fingerprint():
         log.warning("%s was fitted with other class texts or another scale than the classifier given", path)
     return record["options"], record["counters"], tensors
+
+
+def load_adapter(path: Path, classifier: ZeroShotClassifier, device: torch.device) -> Adapter:
+    """A saved adapter, of the class that the file names.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not a saved adapter of this package, or belongs to another classifier.
+    """
+    from clip_tca import MLPTCA, ConditionalTCA, LinearTCA  # which import this module
+
+    classes: dict[str, type[Adapter]] = {kind.__name__: kind for kind in (LinearTCA, MLPTCA, ConditionalTCA)}
+    name = str(read_state(path)[0]["class"])
+    if name not in classes:
+        raise ValueError(f"{path}: holds a {name!r}; allowed are {', '.join(classes)}")
+    return classes[name].load(path, classifier, str(device))

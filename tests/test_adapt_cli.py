@@ -154,12 +154,17 @@ def test_a_pipe_on_which_nothing_comes_can_be_left(number, code, folder):
 
 
 @pytest.mark.parametrize(("method", "make"), [("linear-tca", LinearTCA), ("conditional-tca", ConditionalTCA)])
-def test_what_was_learned_can_be_used_again(method, make, folder):
+def test_what_was_learned_can_be_used_again(method, make, folder, capsys):
     np.save("half.npy", Z[:120])
     assert adapt("half.npy", "-o", "a.npy", "--method", method, "--save-state", "s.safetensors") == 0
-    assert adapt("z.npy", "-o", "b.npy", "--method", method, "--load-state", "s.safetensors", "--write", "labels") == 0
+    capsys.readouterr()
+    words = ["--load-state", "s.safetensors", "--labels", "y.npy", "--write", "labels"]
+    assert adapt("z.npy", "-o", "b.npy", *words) == 0  # the state says of which class it is
     assert np.array_equal(np.load("b.npy"), make(SET.g).fit(Z[:120]).predict(Z))
-    assert json.loads(Path("b.npy.json").read_text())["setting"] == "loaded"
+    record = json.loads(Path("b.npy.json").read_text())
+    assert record["setting"] == "loaded"
+    assert record["method"]["name"] == make.__name__
+    assert f", {make.__name__} {record['scored']['accuracy']:.2f}\n" in capsys.readouterr().out
 
 
 def test_class_names_are_encoded_by_a_model(folder):
@@ -273,6 +278,10 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
         (["text.npy", "-o", "o.npy", "--k", "0"], "k: 0"),
         (["narrow.npy", "-o", "o.npy"], "dimension 3, but the class texts have 24"),
         (["z.npy", "-o", "o.npy", "--balance", "oracle"], "uses true labels"),
+        (["z.npy", "-o", "o.npy", "--load-state", "oracle.safetensors"], "uses true labels"),
+        (["z.npy", "-o", "o.npy", "--load-state", "other.safetensors"], "holds a 'Other'; allowed are LinearTCA"),
+        (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--method", "mlp2-tca"], "leave out method"),
+        (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--k", "3"], "leave out k"),
         (["z.npy", "-o", "o.npy", "--load-state", "y.npy"], "not a saved clip-tca state"),
         (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--save-state", "t.safetensors"], "nothing new"),
         (["z.npy", "-o", "o.npy", "--hub-id", "a/b"], "name a file, a folder, a pattern or -"),
@@ -284,12 +293,15 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
 def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys, monkeypatch):
     monkeypatch.setattr("clip_tca.shelf.rows.standard_input", lambda: pytest.fail("read before it was checked"))
     fitted.save("s.safetensors")
+    LinearTCA.reference(SET.g, k=2).fit(Z, Y).save("oracle.safetensors")
+    type("Other", (LinearTCA,), {})(SET.g).fit(Z).save("other.safetensors")
     os.mkfifo("pipe")
     np.save("narrow.npy", Z[:, :3])
     np.save("one.npy", Z[:1])
     np.save("nan.npy", np.full_like(Z, np.nan))
     Path("short.txt").write_text("0\n1\n")
     before = files(folder)
+    capsys.readouterr()
     assert adapt(*words) == 1
     error = capsys.readouterr().err
     assert reason in error

@@ -66,7 +66,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
     text.add_argument("--prompts", default="single", metavar="NAME|FILE", help="single, watt or a file of templates")
     group = command.add_argument_group("adaptation")
-    group.add_argument("--method", choices=METHODS, default=METHODS[0], help="default: %(default)s")
+    group.add_argument("--method", choices=METHODS, help=f"default: {METHODS[0]}, or that of --load-state")
     shared.add_method(group)
     group.add_argument("--online", action="store_true", help="one pass, in order, learning as it goes")
     group.add_argument(
@@ -209,17 +209,23 @@ def read_texts(options: argparse.Namespace, device: torch.device) -> Texts:
 def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> Adapter:
     """New, or as it was saved."""
     from clip_tca.evaluation.methods import choose
+    from clip_tca.state import load_adapter
 
     given = shared.method_options(options)
-    method = choose([options.method], given)[0]
-    made = method.adapter(texts.classifier)
+    if options.load_state is not None:
+        if named := [*(["method"] if options.method else []), *given]:
+            raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
+        made: Adapter | None = load_adapter(Path(options.load_state), texts.classifier, device)
+    else:
+        made = choose([options.method or METHODS[0]], given)[0].adapter(texts.classifier)
     if made is None or made.uses_labels:
         raise ValueError("balance: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
-    if options.load_state is None:
-        return made
-    if given:
-        raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(given)}")
-    return type(made).load(options.load_state, texts.classifier, str(device))
+    return made
+
+
+def name_of(job: Job, options: argparse.Namespace) -> str:
+    """What was used: a method, or the class of a loaded state."""
+    return type(job.adapter).__name__ if job.fitted else options.method or METHODS[0]
 
 
 def read_labels(path: Path, classes: int) -> np.ndarray:
@@ -261,7 +267,7 @@ def record(job: Job, tally: Tally, options: argparse.Namespace, texts: Texts) ->
     """What was done, as JSON."""
     from clip_tca.shelf.record import describe
 
-    return json.dumps(describe(job, tally, options.method, texts), indent=1) + "\n"
+    return json.dumps(describe(job, tally, name_of(job, options), texts), indent=1) + "\n"
 
 
 def summary(job: Job, tally: Tally, options: argparse.Namespace) -> None:
@@ -274,7 +280,7 @@ def summary(job: Job, tally: Tally, options: argparse.Namespace) -> None:
         print(f"{lost} rows of NaN or infinity were left out (the record says which)", file=out)
     if job.labels is not None and tally.rows:
         before, after = (100 * count / tally.rows for count in (tally.right_before, tally.right))
-        print(f"accuracy (%): zero-shot {before:.2f}, {options.method} {after:.2f}", file=out)
+        print(f"accuracy (%): zero-shot {before:.2f}, {name_of(job, options)} {after:.2f}", file=out)
     if options.output != "-":
         print(f"written: {options.output}", file=out)
     if options.save_state is not None:
