@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from clip_tca.shelf.block import Block, Result
 from clip_tca.shelf.flow import Behind, ahead
+from clip_tca.shelf.hub import HubShard
 from clip_tca.shelf.layout import lay_out
 from clip_tca.shelf.rows import RowSink, RowStream
 from clip_tca.shelf.shelf import Shelf, Unit, open_shelf, share
@@ -171,6 +172,43 @@ def test_missing_lists_and_numbers_are_bad_rows(tmp_path):
     block = next(open_shelf(str(tmp_path / "a.parquet")).shards[0].blocks(0, 5))
     assert block.bad().tolist() == [1, 2, 3]
     assert block.without(block.bad()).z.tolist() == [[1.0, 2.0], [4.0, 5.0]]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_the_first_list_may_be_missing(suffix, tmp_path):
+    rows = pa.array([None, None, [1.0, 2.0]], pa.list_(pa.float32()))
+    write_rows(tmp_path / f"a{suffix}", rows)
+    shelf = open_shelf(str(tmp_path / f"a{suffix}"))
+    assert (shelf.rows, shelf.dim) == (3, 2)
+    block = next(shelf.shards[0].blocks(0, 3))
+    assert block.bad().tolist() == [0, 1]
+    write_rows(tmp_path / f"a{suffix}", rows[:2])
+    with pytest.raises(ValueError, match=f"a{suffix}: every embedding in it is missing"):
+        open_shelf(str(tmp_path / f"a{suffix}"))
+    write_rows(tmp_path / f"a{suffix}", pa.array([None, []], pa.list_(pa.float32())))
+    with pytest.raises(ValueError, match=f"a{suffix}: its first embedding is an empty list"):
+        open_shelf(str(tmp_path / f"a{suffix}"))
+
+
+def write_rows(path: Path, rows: pa.Array) -> None:
+    table = pa.table({"embedding": rows})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+
+
+@pytest.mark.parametrize(("lists", "dim"), [([None, [1.0, 2.0]], 2), ([None, None], None)])
+def test_the_first_list_on_the_hub_may_be_missing(lists, dim):
+    from datasets import Dataset
+
+    source = Dataset(pa.table({"embedding": pa.array(lists, pa.list_(pa.float32()))})).to_iterable_dataset()
+    if dim:
+        assert HubShard(source, 0, "a/b", None).dim == dim
+    else:
+        with pytest.raises(ValueError, match="a/b, shard 0: every embedding in it is missing"):
+            HubShard(source, 0, "a/b", None)
 
 
 def test_a_sum_that_overflows_is_no_bad_row():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from clip_tca.network import spare_waiting
 from clip_tca.shelf.arrays import pick
 from clip_tca.shelf.block import ROWS, Block
 from clip_tca.shelf.shelf import Shelf
-from clip_tca.shelf.tables import block, list_columns, matrix, regrouped
+from clip_tca.shelf.tables import block, dimension, list_columns, regrouped
 
 
 class HubShard:
@@ -33,8 +34,8 @@ class HubShard:
         self.schema: pa.Schema = head.schema
         self.name = pick(Path(hub_id), list_columns(self.schema), column, "list column of floats")
         self.dtype: np.dtype[Any] = np.dtype(self.schema.field(self.name).type.value_type.to_pandas_dtype())
-        first = matrix(head.combine_chunks().to_batches()[0].column(self.name), None, self._where, 0)
-        self.dim: int | None = first.shape[1]
+        tables = chain([head], self._source.iter(batch_size=ROWS))
+        self.dim: int | None = dimension((table.column(self.name) for table in tables), self._where)
 
     def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
         """All rows, ``rows`` at a time."""

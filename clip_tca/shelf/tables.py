@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,16 @@ def matrix(column: pa.Array, dim: int | None, where: str, first: int) -> np.ndar
     return z
 
 
+def dimension(columns: Iterable[pa.Array], where: str) -> int:
+    """Length of the first list that is there; ``columns`` are looked at up to it."""
+    for column in columns:
+        if len(lengths := pc.list_value_length(column).drop_null()):
+            if lengths[0].as_py():
+                return int(lengths[0].as_py())
+            raise ValueError(f"{where}: its first embedding is an empty list; at least one dimension is needed")
+    raise ValueError(f"{where}: every embedding in it is missing; leave it out, or choose another column: --column")
+
+
 class Table(ABC):
     """What both kinds share: which column, and batches into blocks."""
 
@@ -66,8 +77,7 @@ class Table(ABC):
         self.dtype = np.dtype(kind.value_type.to_pandas_dtype())
         self.dim: int | None = kind.list_size if pa.types.is_fixed_size_list(kind) else None
         if self.dim is None:
-            head = next(self._read(1), None)
-            self.dim = None if head is None else matrix(head.column(self.name), None, str(path), 0).shape[1]
+            self.dim = dimension((batch.column(self.name) for batch in self._heads()), str(path)) if self.rows else None
 
     def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
         """All rows (``start`` is 0 and ``stop`` their number), ``rows`` at a time."""
@@ -75,6 +85,11 @@ class Table(ABC):
         for batch in self._read(rows):
             yield block(batch, self.name, self.dim, str(self.path), first)
             first += len(batch)
+
+    def _heads(self) -> Iterator[pa.RecordBatch]:
+        """The first row; after it, all of them."""
+        yield from islice(self._read(1), 1)
+        yield from self._read(ROWS)
 
     def _read(self, rows: int) -> Iterator[pa.RecordBatch]:
         try:
