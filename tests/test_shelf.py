@@ -6,6 +6,7 @@ import io
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from clip_tca.shelf.rows import RowSink, RowStream
 from clip_tca.shelf.shelf import Shelf, Unit, open_shelf, share
 from clip_tca.shelf.sinks import ArrayFile
 from clip_tca.shelf.staging import Staging
+from clip_tca.shelf.tables import regrouped
 
 Z = np.random.default_rng(0).standard_normal((53, 6)).astype(np.float16)
 
@@ -172,6 +174,16 @@ def test_missing_lists_and_numbers_are_bad_rows(tmp_path):
     block = next(open_shelf(str(tmp_path / "a.parquet")).shards[0].blocks(0, 5))
     assert block.bad().tolist() == [1, 2, 3]
     assert block.without(block.bad()).z.tolist() == [[1.0, 2.0], [4.0, 5.0]]
+
+
+def test_rows_whose_text_is_too_large_for_one_batch_are_not_lost(monkeypatch):
+    """Past 2 GB of text, pyarrow leaves a table in pieces; here it does so at once."""
+    parts = table(Z).to_batches(max_chunksize=7)
+    stubborn = SimpleNamespace(
+        from_batches=lambda held: SimpleNamespace(combine_chunks=lambda: pa.Table.from_batches(held))
+    )
+    monkeypatch.setattr("clip_tca.shelf.tables.pa", SimpleNamespace(Table=stubborn))
+    assert pa.Table.from_batches(regrouped(parts, 20)).equals(pa.Table.from_batches(parts))
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])

@@ -113,7 +113,7 @@ def block(batch: pa.RecordBatch, name: str, dim: int | None, where: str, first: 
 
 
 def regrouped(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of ``rows`` and a last smaller one, however the file had grouped them."""
+    """The same rows in batches of ``rows``, the last one (and any that would be too large) smaller."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         start = 0
@@ -122,16 +122,18 @@ def regrouped(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Recor
             held.append(part)
             start += len(part)
             if sum(map(len, held)) == rows:
-                yield _joined(held)
+                yield from _joined(held)
                 held = []
     if held:
-        yield _joined(held)
+        yield from _joined(held)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """One batch; more of them where a column is too large for one (2 GB of text)."""
     if len(batches) == 1:
-        return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        return batches
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 class Parquet(Table):
