@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -320,6 +321,20 @@ def test_text_embeddings_may_come_with_their_scale(text, folder):
         words = []
     assert main(["adapt", "z.npy", "--text", text, *words, "-o", "o.npy", "--write", "labels"]) == 0
     assert np.array_equal(np.load("o.npy"), LinearTCA(SET.g).fit(Z).predict(Z))
+
+
+def test_columns_of_an_earlier_run_are_carried_along_or_refused(folder, fitted, capsys, monkeypatch):
+    table = pq.read_table(write(folder / "a.parquet", Z)).append_column("tca_label", pa.array(range(len(Z))))
+    pq.write_table(table, "a.parquet")
+    assert adapt("a.parquet", "-o", "b.parquet", "--write", "scores") == 0
+    found = pq.read_table("b.parquet")
+    assert found.column_names == ["id", "tca_label", "tca_score"]
+    assert found["tca_label"].to_pylist() == list(range(len(Z)))
+    assert np.allclose(found["tca_score"].to_numpy(), torch.from_numpy(fitted.logits(Z)).softmax(1).amax(1), atol=1e-5)
+    capsys.readouterr()
+    monkeypatch.setattr("clip_tca.shelf.job.Job.run", lambda *_: pytest.fail("read before it was checked"))
+    assert adapt("a.parquet", "-o", "c.parquet", "--write", "labels") == 1
+    assert capsys.readouterr().err == "clip-tca: a.parquet: has a column 'tca_label' already; rename it\n"
 
 
 def test_text_files_that_are_none_are_refused(folder, capsys):

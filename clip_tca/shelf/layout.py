@@ -11,7 +11,7 @@ import numpy as np
 
 from clip_tca.shelf.block import Kind
 from clip_tca.shelf.shelf import FORMATS, Shard, Shelf
-from clip_tca.shelf.sinks import NpySink, PackedSink, Sink, TableSink
+from clip_tca.shelf.sinks import NpySink, PackedSink, Sink, TableSink, check_columns
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ def lay_out(shelf: Shelf, target: Path, kinds: tuple[Kind, ...], dtype: np.dtype
         )
     if len({shard.path.name for shard in shelf.shards}) < len(shelf.shards):
         raise ValueError("embeddings: two shards have the same file name, and so would their outputs; rename one")
+    for shard in shelf.shards:
+        check_columns(shard, kinds)
     where = Path(os.path.realpath(target))
     if any(where in (path, path.parent) for path in (Path(os.path.realpath(shard.path)) for shard in shelf.shards)):
         raise ValueError(f"output: {target} is the input; choose another name")

@@ -16,7 +16,7 @@ from clip_tca.shelf.block import Kind, Result
 HEAD = 128
 """Bytes before the rows of a ``.npy`` file of ours, however many rows it has."""
 
-LABEL, SCORE = "tca_label", "tca_score"
+ADDED: dict[Kind, str] = {"labels": "tca_label", "scores": "tca_score"}
 """Columns that are added to a table."""
 
 
@@ -152,17 +152,15 @@ class TableSink:
         """``schema`` is the input's, ``name`` its column of embeddings; ``stream`` writes Arrow's stream format."""
         import pyarrow as pa
 
-        self.path, self.name, self.stream, self.dtypes = path, name, stream, dtypes
-        if taken := [column for column in (LABEL, SCORE) if column in schema.names]:
-            raise ValueError(f"{path.name}: has a column {taken[0]!r} already; rename it")
+        self.path, self.stream, self.dtypes = path, stream, dtypes
+        self.new: dict[str, Kind] = {ADDED.get(kind, name): kind for kind in dtypes}
         fields = list(schema)
         place = schema.get_field_index(name)
         if "embeddings" in dtypes:
             fields[place] = pa.field(name, _list_type(fields[place].type, pa.from_numpy_dtype(dtypes["embeddings"])))
         else:
             del fields[place]
-        added = {"labels": (LABEL, pa.int64()), "scores": (SCORE, pa.float32())}
-        fields += [pa.field(*added[kind]) for kind in dtypes if kind in added]
+        fields += [pa.field(ADDED[kind], pa.from_numpy_dtype(dtypes[kind])) for kind in dtypes if kind in ADDED]
         kept = {key: value for key, value in (schema.metadata or {}).items() if key != b"huggingface"}  # column types
         self.schema = pa.schema(fields, kept or None)
         self.writer = self._open()
@@ -182,17 +180,26 @@ class TableSink:
 
         columns = []
         for field in self.schema:
-            if field.name == self.name and "embeddings" in self.dtypes:
-                columns.append(_list_array(result.arrays["embeddings"], self.dtypes["embeddings"], field.type))
-            elif field.name in (LABEL, SCORE):
-                columns.append(pa.array(result.arrays["labels" if field.name == LABEL else "scores"], field.type))
-            else:
+            kind = self.new.get(field.name)
+            if kind is None:
                 columns.append(result.others.column(field.name))  # type: ignore[union-attr]
+            elif kind == "embeddings":
+                columns.append(_list_array(result.arrays[kind], self.dtypes[kind], field.type))
+            else:
+                columns.append(pa.array(result.arrays[kind], field.type))
         self.writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
     def close(self) -> None:
         """Finish the file."""
         self.writer.close()
+
+
+def check_columns(shard: Any, kinds: tuple[Kind, ...]) -> None:
+    """Refuse a table that has a column of a name that is to be added; other formats have no columns."""
+    names = shard.schema.names if hasattr(shard, "schema") else ()
+    carried = [column for column in names if column != shard.name or "embeddings" in kinds]
+    if taken := [ADDED[kind] for kind in kinds if kind in ADDED and ADDED[kind] in carried]:
+        raise ValueError(f"{shard.path}: has a column {taken[0]!r} already; rename it")
 
 
 def _list_type(kind: Any, value: Any) -> Any:
