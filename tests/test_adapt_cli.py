@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -337,11 +338,26 @@ def test_columns_of_an_earlier_run_are_carried_along_or_refused(folder, fitted, 
     assert capsys.readouterr().err == "clip-tca: a.parquet: has a column 'tca_label' already; rename it\n"
 
 
+def test_of_a_file_with_much_else_only_the_text_embeddings_are_read(folder):
+    """The pictures beside them can't be: their checksum is wrong."""
+    pictures = np.random.default_rng(0).standard_normal((300, 24)).astype(np.float32)
+    np.savez("t.npz", text=SET.g.text.numpy(), pictures=pictures)
+    Path("t.npz").write_bytes(Path("t.npz").read_bytes().replace(pictures.tobytes(), bytes(pictures.nbytes)))
+    with np.load("t.npz") as archive, pytest.raises(zipfile.BadZipFile):
+        archive["pictures"]
+    assert main(["adapt", "z.npy", "--text", "t.npz", "--scale", str(SCALE), "-o", "o.npy", "--write", "labels"]) == 0
+    assert np.array_equal(np.load("o.npy"), LinearTCA(SET.g).fit(Z).predict(Z))
+
+
 def test_text_files_that_are_none_are_refused(folder, capsys):
     Path("broken.npz").write_bytes(b"PK no")
     Path("words.txt").write_text("dog\n")
     np.savez("two.npz", a=np.ones((4, 24), np.float32), b=np.ones((4, 24), np.float32))
-    for name, reason in {"broken.npz": "damaged", "words.txt": "--model", "two.npz": "a, b; use --text-column"}.items():
+    for name, reason in {
+        "broken.npz": "damaged",
+        "words.txt": "--model",
+        "two.npz": "a, b; name it with --text-column",
+    }.items():
         assert main(["adapt", "z.npy", "--text", name, "-o", "o.npy"]) == 1
         assert reason in capsys.readouterr().err
 

@@ -26,15 +26,22 @@ def damaged(path: Path, reason: object) -> ValueError:
     return ValueError(f"{path}: truncated or damaged ({told}); copy or download it again")
 
 
-def pick(path: Path, names: list[str], column: str | None, what: str) -> str:
-    """Which of the arrays or columns ``names`` holds the embeddings."""
+def pick(
+    path: Path,
+    names: list[str],
+    column: str | None,
+    what: str,
+    usual: tuple[str, ...] = USUAL,
+    option: str = "--column",
+) -> str:
+    """Which of the arrays or columns ``names`` holds the embeddings; ``option`` is the one that gives ``column``."""
     if column is not None:
         if column not in names:
             raise ValueError(f"{path}: no {what} {column!r}; there are {', '.join(names) or 'none'}")
         return column
-    found = next((name for name in USUAL if name in names), None) or (names[0] if len(names) == 1 else None)
+    found = next((name for name in usual if name in names), None) or (names[0] if len(names) == 1 else None)
     if found is None:
-        there = f"there are {', '.join(names)}; name it with --column" if names else "there is none"
+        there = f"there are {', '.join(names)}; name it with {option}" if names else "there is none"
         raise ValueError(f"{path}: which {what} holds the embeddings? {there}")
     return found
 
@@ -93,15 +100,7 @@ class Npz:
     def __init__(self, path: Path, column: str | None = None) -> None:
         """Read the headers."""
         self.path = path
-        try:
-            with zipfile.ZipFile(path) as archive:
-                members = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-                headers = {}
-                for name in members:
-                    with archive.open(f"{name}.npy") as file:
-                        headers[name] = _header(file)
-        except Exception as error:  # of the archive, of its compression, or of a header in it
-            raise damaged(path, error) from None
+        headers = npz_headers(path)
         matrices = [name for name, (shape, _, dtype) in headers.items() if len(shape) == 2 and dtype.kind == "f"]
         self.name = pick(path, matrices, column, "array")
         shape, fortran, dtype = headers[self.name]
@@ -137,21 +136,11 @@ class Safetensors:
 
     def __init__(self, path: Path, column: str | None = None) -> None:
         """Read the header."""
-        from safetensors import SafetensorError, safe_open
-
         self.path = path
-        try:
-            with safe_open(str(path), "pt") as file:
-                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-                kinds = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
-        except (SafetensorError, OSError) as error:
-            raise damaged(path, error) from None
-        floats = {"F16": np.float16, "BF16": np.float32, "F32": np.float32, "F64": np.float64}
-        self.name = pick(
-            path, [n for n, (shape, k) in kinds.items() if len(shape) == 2 and k in floats], column, "tensor"
-        )
-        shape, kind = kinds[self.name]
-        self.dtype = np.dtype(floats.get(kind, np.int64))
+        headers = tensor_headers(path)[0]
+        matrices = [name for name, (shape, dtype) in headers.items() if len(shape) == 2 and dtype.kind == "f"]
+        self.name = pick(path, matrices, column, "tensor")
+        shape, self.dtype = headers[self.name]
         check_matrix(path, shape, self.dtype)
         self.rows, self.dim = shape
 
@@ -166,6 +155,34 @@ class Safetensors:
             except (SafetensorError, OSError) as error:
                 raise damaged(self.path, error) from None
             yield Block((z.float() if z.dtype == torch.bfloat16 else z).numpy(), first)
+
+
+def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], bool, np.dtype[Any]]]:
+    """Shape, whether in Fortran order, and dtype of every array of a ``.npz`` file."""
+    headers = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in [name for name in archive.namelist() if name.endswith(".npy")]:
+                with archive.open(member) as file:
+                    headers[member.removesuffix(".npy")] = _header(file)
+    except Exception as error:  # of the archive, of its compression, or of a header in it
+        raise damaged(path, error) from None
+    return headers
+
+
+def tensor_headers(path: Path) -> tuple[dict[str, tuple[tuple[int, ...], np.dtype[Any]]], dict[str, str]]:
+    """Shape and dtype (as NumPy has it) of every tensor of a ``.safetensors`` file, and the file's metadata."""
+    from safetensors import SafetensorError, safe_open
+
+    floats = {"F16": np.float16, "BF16": np.float32, "F32": np.float32, "F64": np.float64}
+    try:
+        with safe_open(str(path), "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            kinds = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
+            metadata = dict(file.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise damaged(path, error) from None
+    return {name: (shape, np.dtype(floats.get(kind, np.int64))) for name, (shape, kind) in kinds.items()}, metadata
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from clip_tca.embeddings import to_tensor
 from clip_tca.files import sha256
-from clip_tca.shelf.arrays import damaged
+from clip_tca.shelf.arrays import damaged, npz_headers, pick, tensor_headers
 from clip_tca.zero_shot import ZeroShotClassifier
 
 USUAL = ("text", "texts", "text_embeds", "text_embeddings", "text_emb", "embeddings", "arr_0", "text.single")
@@ -50,28 +50,40 @@ def read_texts(path: Path, name: str | None, scale: float | None, device: str) -
         raise ValueError(
             f"text: {path}; allowed are text embeddings (.npy, .npz, .safetensors), or class names with --model"
         )
+    names, metadata = _names(path)
+    key = pick(path, names, name, "array", USUAL, "--text-column")
     try:
-        found, metadata = _arrays(path)
         known = float(metadata.get("scale", SCALE))
         classes = json.loads(metadata.get("classes", "null"))
+        text = _array(path, key)
     except Exception as error:  # whatever a reader says of a file that is not what its name says
         raise damaged(path, error) from None
-    names = [key for key, array in found.items() if array.ndim in (2, 3) and array.dtype.kind == "f"]
-    key = name or next((one for one in USUAL if one in names), names[0] if len(names) == 1 else "")
-    if key not in names:
-        raise ValueError(f"{path}: which holds the class texts? there are {', '.join(names)}; use --text-column")
-    classifier = ZeroShotClassifier(to_tensor(found[key], "text").to(device), scale or known)
+    classifier = ZeroShotClassifier(to_tensor(text, "text").to(device), scale or known)
     about = {"file": path.name, "name": key, "sha256": sha256(path), "scale": classifier.scale}
     return Texts(classifier, classes, {**about, "classes": classifier.classes})
 
 
-def _arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Everything in a small file, with its metadata."""
+def _names(path: Path) -> tuple[list[str], dict[str, str]]:
+    """Arrays in a file that could be text embeddings, and its metadata; nothing but headers is read."""
+    metadata: dict[str, str] = {}
+    if path.suffix.lower() == ".npy":
+        return ["text"], metadata
+    if path.suffix.lower() == ".npz":
+        headers = {name: (shape, dtype) for name, (shape, _, dtype) in npz_headers(path).items()}
+    else:
+        headers, metadata = tensor_headers(path)
+    return [name for name, (shape, dtype) in headers.items() if len(shape) in (2, 3) and dtype.kind == "f"], metadata
+
+
+def _array(path: Path, name: str) -> np.ndarray:
     if path.suffix.lower() == ".safetensors":
         with safe_open(str(path), "pt") as file:
-            return {key: file.get_tensor(key).float().numpy() for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    content = np.load(path, allow_pickle=False)
-    return ({"text": content} if isinstance(content, np.ndarray) else dict(content)), {}
+            return np.asarray(file.get_tensor(name).float().numpy())
+    if path.suffix.lower() == ".npz":
+        with np.load(path, allow_pickle=False) as archive:
+            return np.asarray(archive[name])
+    with path.open("rb") as content:
+        return np.asarray(np.lib.format.read_array(content, allow_pickle=False))
 
 
 def encode_texts(path: Path, prompts: str, encoder: Any, store: Any, scale: float | None) -> Texts:
