@@ -159,6 +159,8 @@ def test_which_array_is_asked_where_it_is_not_clear(tmp_path):
     assert open_shelf(str(tmp_path / "a.safetensors"), "right").dim == 3
     with pytest.raises(ValueError, match="no tensor 'middle'"):
         open_shelf(str(tmp_path / "a.safetensors"), "middle")
+    with pytest.raises(ValueError, match=r"z\.npy: one array, without a name; leave out --column vectors"):
+        open_shelf(str(write(tmp_path / "z.npy")), "vectors")
 
 
 def test_rows_of_another_length_are_named(tmp_path):

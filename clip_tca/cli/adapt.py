@@ -52,7 +52,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--write", type=kinds, default=("embeddings",), metavar="KINDS", help="embeddings, labels, scores (of labels)"
     )
-    command.add_argument("--dtype", choices=("float16", "float32"), help="of embeddings (default: that of the input)")
+    command.add_argument(
+        "--dtype", choices=("float16", "float32"), help="of embeddings (default: as they came; float32 for float64)"
+    )
     command.add_argument("--overwrite", action="store_true", help="replace an output of an earlier run")
     command.add_argument("--drop-bad-rows", action="store_true", help="go on without rows of NaN or infinity")
     command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
@@ -83,7 +85,7 @@ def kinds(text: str) -> tuple[Kind, ...]:
     from clip_tca.shelf.block import KINDS
 
     words = [word.strip() for word in text.split(",")]
-    if not words or any(word not in KINDS for word in words):
+    if any(word not in KINDS for word in words):
         raise argparse.ArgumentTypeError(f"{text!r}; allowed are {', '.join(KINDS)}, with commas between them")
     return tuple(kind for kind in KINDS if kind in words)
 

@@ -65,6 +65,8 @@ class Npy:
 
     def __init__(self, path: Path, column: str | None = None) -> None:
         """Read the header."""
+        if column is not None:
+            raise ValueError(f"{path}: one array, without a name; leave out --column {column}")
         self.path = path
         try:
             with path.open("rb") as file:

@@ -35,8 +35,7 @@ class ArrayFile:
 
     def __init__(self, path: Path, dtype: np.dtype[Any], width: int | None, start: int = 0) -> None:
         """Open or create it; ``width`` None is a vector."""
-        self.path, self.dtype, self.width = path, dtype, width
-        self.row = start
+        self.dtype, self.width, self.row = dtype, width, start
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self.file: IO[bytes] = os.fdopen(handle, "r+b", buffering=0)
         self.file.seek(HEAD + start * dtype.itemsize * (width or 1))
