@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from clip_tca.shelf.block import Block, Result
 from clip_tca.shelf.flow import Behind, ahead
-from clip_tca.shelf.hub import HubShard
+from clip_tca.shelf.hub import HubShard, open_hub
 from clip_tca.shelf.layout import lay_out
 from clip_tca.shelf.rows import RowSink, RowStream
 from clip_tca.shelf.shelf import Shelf, Unit, open_shelf, share
@@ -223,6 +223,16 @@ def test_the_first_list_on_the_hub_may_be_missing(lists, dim):
     else:
         with pytest.raises(ValueError, match="a/b, shard 0: every embedding in it is missing"):
             HubShard(source, 0, "a/b", None)
+
+
+def test_shards_on_the_hub_must_agree(monkeypatch):
+    import datasets
+
+    rows = pa.table({"embedding": pa.array([[1.0, 2.0], [1.0, 2.0, 3.0]], pa.list_(pa.float32()))})
+    source = datasets.Dataset(rows).to_iterable_dataset(num_shards=2)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: source)
+    with pytest.raises(ValueError, match=r"00001\.parquet: dimensions 3, but 00000\.parquet has 2; all shards must"):
+        open_hub("a/b")
 
 
 def test_a_sum_that_overflows_is_no_bad_row():

@@ -13,7 +13,7 @@ import pyarrow as pa
 from clip_tca.network import spare_waiting
 from clip_tca.shelf.arrays import pick
 from clip_tca.shelf.block import ROWS, Block
-from clip_tca.shelf.shelf import Shelf
+from clip_tca.shelf.shelf import Shelf, check_agreement
 from clip_tca.shelf.tables import block, dimension, list_columns, regrouped
 
 
@@ -62,13 +62,15 @@ def open_hub(hub_id: str, revision: str | None = None, split: str = "train", col
     try:
         source = datasets.load_dataset(hub_id, revision=revision, split=split, streaming=True)
         parts = [source.shard(source.num_shards, i) for i in range(source.num_shards)]
-        return Shelf([HubShard(part, i, hub_id, column) for i, part in enumerate(parts)], single=False)
+        shards = [HubShard(part, i, hub_id, column) for i, part in enumerate(parts)]
     except ValueError as error:
         if str(error).startswith((hub_id, str(Path(hub_id)))):
             raise
         raise _unreachable(hub_id, error) from None
     except Exception as error:
         raise _unreachable(hub_id, error) from error
+    check_agreement(shards)
+    return Shelf(list(shards), single=False)
 
 
 def _unreachable(hub_id: str, error: Exception) -> ValueError:

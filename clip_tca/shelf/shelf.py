@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -116,16 +116,20 @@ def open_shelf(source: str, column: str | None = None) -> Shelf:
     if len(suffixes) > 1 or suffixes[0] not in FORMATS:
         raise ValueError(f"{source}: {' and '.join(suffixes)} files; a shelf is of one format: {', '.join(FORMATS)}")
     shards = [open_shard(file, column) for file in found]
-    first = next((shard for shard in shards if shard.dim), None)
-    if first is None or not any(shard.rows for shard in shards):
+    if not any(shard.dim for shard in shards) or not any(shard.rows for shard in shards):
         raise ValueError(f"{source}: no rows; at least one embedding is needed")
+    check_agreement(shards)
+    return Shelf(shards, single)
+
+
+def check_agreement(shards: Sequence[Shard]) -> None:
+    """Refuse shards of several dimensions or dtypes; one without rows may not know its dimension."""
+    first = next(shard for shard in shards if shard.dim)
     for shard in shards:
-        for what in ("dim", "dtype"):
+        for what, name in {"dim": "dimensions", "dtype": "dtype"}.items():
             mine, its = getattr(first, what), getattr(shard, what)
             if its is not None and its != mine:
-                name = {"dim": "dimensions", "dtype": "dtype"}[what]
                 raise ValueError(f"{shard.path}: {name} {its}, but {first.path.name} has {mine}; all shards must agree")
-    return Shelf(shards, single)
 
 
 def open_shard(path: Path, column: str | None = None) -> Shard:
