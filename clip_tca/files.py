@@ -142,11 +142,14 @@ def write_text(path: Path, text: str) -> None:
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a ``.safetensors`` file atomically."""
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    from safetensors.torch import save, save_file
 
     try:
         with atomic(path) as part:
-            save_file(tensors, part, metadata=metadata)
+            if part.exists():  # a pipe or a device, in whose place that library would put a file
+                part.write_bytes(save(tensors, metadata))
+            else:
+                save_file(tensors, part, metadata=metadata)
     except SafetensorError as error:  # which is how its library says that a disk is full
         raise OSError(f"{path} can't be written ({error})") from error
 

@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from clip_tca.checks import whole
-from clip_tca.files import PART, atomic, sweep, write_text
+from clip_tca.files import PART, sweep, write_tensors, write_text
 
 log = logging.getLogger("clip_tca")
 
@@ -68,8 +67,7 @@ def checksum(rows: Tensor) -> str:
 def _write(path: Path, rows: Tensor) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = rows.contiguous().cpu()
-    with atomic(path) as part:
-        save_file({"embeddings": rows}, part, metadata={"checksum": checksum(rows)})
+    write_tensors(path, {"embeddings": rows}, {"checksum": checksum(rows)})
 
 
 def _read(path: Path) -> Tensor | None:
@@ -109,7 +107,7 @@ class Entry:
             if not (self.path / "entry.json").is_file():
                 write_text(self.path / "entry.json", json.dumps(self.description, indent=1))
             _write(self._file(shard), rows)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             _warn(self.path.parent.parent, error)
 
     def complete(self) -> bool:
@@ -169,7 +167,7 @@ class Store:
         """Keep text embeddings."""
         try:
             _write(self._text_file(identity), rows)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             _warn(self.root, error)
 
     def _text_file(self, identity: dict[str, Any]) -> Path:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load
 
-from clip_tca import files, store
+from clip_tca import files
 from clip_tca.store import SHARD, Entry, Store, default_root, digest, shards
 
 
@@ -82,7 +84,7 @@ def test_an_interrupted_write_leaves_nothing(entry, rows, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(store, "save_file", interrupted)
+    monkeypatch.setattr("safetensors.torch.save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         entry.write(0, rows)
     assert [path.name for path in entry.path.iterdir()] == ["entry.json"]
@@ -174,9 +176,9 @@ def test_clear_touches_nothing_that_is_not_ours(tmp_path, rows):
 
 def test_a_full_disk_is_a_warning(entry, rows, monkeypatch, caplog):
     def full(*args, **kwargs):
-        raise store.SafetensorError("Error while serializing: No space left on device")
+        raise SafetensorError("Error while serializing: No space left on device")
 
-    monkeypatch.setattr(store, "save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     entry.write(0, rows)
     assert "No space left" in caplog.text
     assert not list(entry.path.glob(".*"))
@@ -192,6 +194,10 @@ def test_a_link_stays_a_link_and_a_pipe_stays_a_pipe(tmp_path):
     reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE, text=True)
     files.write_text(tmp_path / "pipe", "through")
     assert reader.communicate(timeout=10)[0] == "through"
+    assert (tmp_path / "pipe").is_fifo()
+    reader = subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE)
+    files.write_tensors(tmp_path / "pipe", {"a": torch.arange(3)}, {})
+    assert load(reader.communicate(timeout=10)[0])["a"].tolist() == [0, 1, 2]
     assert (tmp_path / "pipe").is_fifo()
 
 

@@ -38,7 +38,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "adapt",
         help="adapt embeddings from files or a stream",
-        allow_abbrev=False,
         description=ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -66,6 +65,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     text.add_argument("--model", help="open_clip model to encode class names with")
     text.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
+    shared.add_trust(text)
     text.add_argument("--prompts", default="single", metavar="NAME|FILE", help="single, watt or a file of templates")
     group = command.add_argument_group("adaptation")
     group.add_argument("--method", choices=METHODS, help=f"default: {METHODS[0]}, or that of --load-state")
@@ -172,10 +172,7 @@ def check_targets(options: argparse.Namespace) -> None:
         there = [one for one in (path, path.with_name(f"{path.name}.json")) if one.is_file()]
         if there and not options.overwrite:
             raise ValueError(f"output: {there[0]} exists; choose another name, or replace it: --overwrite")
-    if options.save_state is not None:
-        shared.check_output(options.save_state, "save_state")
-        if (state := Path(options.save_state)).exists() and not state.is_file():  # safetensors puts a file in its place
-            raise ValueError(f"save_state: {state} is a pipe or a device; name a file")
+    shared.check_output(options.save_state, "save_state")
 
 
 def open_source(options: argparse.Namespace) -> Shelf:
@@ -204,7 +201,9 @@ def read_texts(options: argparse.Namespace, device: torch.device) -> Texts:
     from clip_tca.store import Store
 
     store = Store()
-    encoder = Encoder(options.model, options.pretrained or PRETRAINED, str(device), "auto", store.models)
+    encoder = Encoder(
+        options.model, options.pretrained or PRETRAINED, str(device), "auto", store.models, options.trust_pickle
+    )
     return texts.encode_texts(path, options.prompts, encoder, store, options.scale)
 
 

@@ -55,9 +55,7 @@ def add_model(command: argparse.ArgumentParser) -> None:
         "--model", help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR or demo (default: ViT-B-16-quickgelu)"
     )
     group.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
-    group.add_argument(
-        "--trust-pickle", action="store_true", default=None, help="load a legacy checkpoint, which can run any code"
-    )
+    add_trust(group)
     group.add_argument("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     group.add_argument("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
     group.add_argument("--skip-bad", action="store_true", default=None, help="go on without images that can't be read")
@@ -66,6 +64,11 @@ def add_model(command: argparse.ArgumentParser) -> None:
         "--workers", type=int, metavar="N", help="processes that decode images (default: cores, at most 8)"
     )
     group.add_argument("--encode-batch-size", type=positive, metavar="N", help="images encoded together (default: 64)")
+
+
+def add_trust(group: argparse._ArgumentGroup) -> None:
+    """Whether weights may be a program."""
+    group.add_argument("--trust-pickle", action="store_true", help="load a legacy checkpoint, which can run any code")
 
 
 def add_prompts(command: argparse.ArgumentParser) -> None:
