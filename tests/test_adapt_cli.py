@@ -285,6 +285,7 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
         (["z.npy", "-o", "o.npy", "--load-state", "y.npy"], "not a saved clip-tca state"),
         (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--save-state", "t.safetensors"], "nothing new"),
         (["z.npy", "-o", "o.npy", "--hub-id", "a/b"], "name a file, a folder, a pattern or -"),
+        (["odd.npz", "-o", "o.npz", "--write", "embeddings,labels"], "odd.npz: has an array 'labels' already"),
         (["one.npy", "-o", "o.npy"], "1 row that can be used; at least 2 are needed"),
         (["nan.npy", "-o", "o.npy", "--drop-bad-rows"], "0 rows that can be used; at least 2 are needed"),
         (["nan.npy", "-o", "o.npy", "--drop-bad-rows", "--online"], "0 rows that can be used; at least 1 is needed"),
@@ -297,6 +298,7 @@ def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys
     type("Other", (LinearTCA,), {})(SET.g).fit(Z).save("other.safetensors")
     np.save("narrow.npy", Z[:, :3])
     np.save("one.npy", Z[:1])
+    np.savez("odd.npz", labels=Z)
     np.save("nan.npy", np.full_like(Z, np.nan))
     Path("short.txt").write_text("0\n1\n")
     before = files(folder)

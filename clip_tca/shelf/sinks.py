@@ -194,11 +194,13 @@ class TableSink:
 
 
 def check_columns(shard: Any, kinds: tuple[Kind, ...]) -> None:
-    """Refuse a table that has a column of a name that is to be added; other formats have no columns."""
-    names = shard.schema.names if hasattr(shard, "schema") else ()
-    carried = [column for column in names if column != shard.name or "embeddings" in kinds]
-    if taken := [ADDED[kind] for kind in kinds if kind in ADDED and ADDED[kind] in carried]:
-        raise ValueError(f"{shard.path}: has a column {taken[0]!r} already; rename it")
+    """Refuse a file that has a column or an array of a name that is to be added."""
+    table = hasattr(shard, "schema")
+    names = shard.schema.names if table else [getattr(shard, "name", "")]
+    carried = [name for name in names if name != getattr(shard, "name", "") or "embeddings" in kinds]
+    added = [ADDED[kind] if table else kind for kind in kinds if kind in ADDED]
+    if taken := [name for name in added if name in carried]:
+        raise ValueError(f"{shard.path}: has {'a column' if table else 'an array'} {taken[0]!r} already; rename it")
 
 
 def _list_type(kind: Any, value: Any) -> Any:
