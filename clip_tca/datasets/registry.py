@@ -62,7 +62,7 @@ def domain_named(wanted: str, domains: list[str], option: str = "domain") -> str
     """The one of ``domains`` that ``wanted`` names, in any spelling if only one is meant; ValueError otherwise."""
     near = [name for name in domains if name == wanted] or [name for name in domains if plain(name) == plain(wanted)]
     if len(near) != 1:
-        several = " can be several" if near else ""
+        several = " is more than one" if near else ""
         raise ValueError(f"{option}: {wanted!r}{several}; allowed are {', '.join(near or domains)}")
     return near[0]
 
