@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -230,18 +231,23 @@ class Gaussians:
         strength = 2 + prior.square().sum().log() / math.log(len(totals))
         return cls(totals, kappa, means, diagonal, factor, strength * prior.log())
 
+    @cached_property
+    def towards(self) -> Tensor:
+        """S⁻¹m_c ``(r, c)``."""
+        return self.precise(self.means)
+
     def precise(self, y: Tensor) -> Tensor:
         """S⁻¹yᵀ ``(r, n)`` of ``y`` ``(n, r)``."""
         return self.diagonal[:, None] * y.T + self.factor.T @ (self.factor @ y.T)
 
     def leave_one_out(self, y: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
         """log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
-        towards = self.precise(self.means)
-        products = y @ torch.cat([self.factor.T, towards], dim=1).to(y.dtype)  # the dear ones: in the rows' own dtype
+        products = y @ torch.cat([self.factor.T, self.towards], dim=1).to(y.dtype)  # the dear ones: in the rows' dtype
         along, across = products.split([len(self.factor), len(self.means)], dim=1)
         lengths = exact(y.square() @ self.diagonal.to(y.dtype) + along.square().sum(dim=1))
-        distance = lengths[:, None] - 2 * exact(across) + (self.means.T * towards).sum(dim=0)
-        return self.log_prior - 0.5 * distance / (1 - posterior / self.totals).square(), lengths
+        score = exact(across).mul(-2).add_(lengths[:, None]).add_((self.means.T * self.towards).sum(dim=0))
+        score /= (posterior / self.totals).neg_().add_(1).square_()  # in place: each is as large as all rows × classes
+        return score.mul_(-0.5).add_(self.log_prior), lengths
 
     def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Final means ``(c, r)``, weight ``(r, c)`` and bias ``(c,)`` of log N(y; m_c, S) + γ log π_c.
@@ -260,9 +266,10 @@ def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:
     """The temperature ≥ 1 at which the mean of the largest softmax probability falls to ``confidence`` (bisection)."""
     low, high = torch.zeros_like(confidence), torch.full_like(confidence, 20.0)
     gaps = (logits - logits.max(dim=1, keepdim=True).values).T.contiguous()  # classes first: sums over them are fast
-    for _ in range(40):
+    powers = torch.empty_like(gaps)
+    for _ in range(32):
         middle = (low + high) / 2
-        sure = (gaps / 2**middle).exp_().sum(dim=0).reciprocal_().mean() > confidence
+        sure = torch.div(gaps, 2**middle, out=powers).exp_().sum(dim=0).reciprocal_().mean() > confidence
         low, high = torch.where(sure, middle, low), torch.where(sure, high, middle)
     return 2**low
 
