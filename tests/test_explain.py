@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import sys
@@ -255,6 +256,15 @@ def test_damaged_states_records_and_names_are_one_line(shifted, record, tmp_path
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_a_diagnosis_of_no_dimensions_is_one_line(record, tmp_path, capsys):
+    damaged = copy.deepcopy(record)
+    row = next(row for row in damaged["rows"] if "diagnosis" in row)
+    row["diagnosis"]["dim"] = 0
+    (tmp_path / "damaged.json").write_text(json.dumps(damaged))
+    assert main(["explain", str(tmp_path / "damaged.json")]) == 1
+    assert "not a whole record of clip-tca eval" in capsys.readouterr().err
 
 
 def test_pacs_sketch_is_trusted_and_the_paper_at_k_20_is_not(pacs):

@@ -59,7 +59,7 @@ def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], lis
 
 
 def _record(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    from clip_tca.evaluation.record import read
+    from clip_tca.evaluation.record import DAMAGED, read
     from clip_tca.explanation import explain_record, judged_gains
 
     if options.class_names is not None:
@@ -70,6 +70,6 @@ def _record(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], li
         try:
             lines += [*([""] if lines else []), *explain_record(record)]
             told.append({"dataset": record["dataset"], "domains": judged_gains(record)})
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except DAMAGED as error:
             raise ValueError(f"{path}: not a whole record of clip-tca eval ({error!r}); evaluate again") from None
     return {"file": str(path), "records": told}, lines

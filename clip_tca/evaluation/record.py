@@ -10,6 +10,9 @@ from typing import Any
 from clip_tca.evaluation.formats import render
 from clip_tca.evaluation.names import SCHEMA
 
+DAMAGED = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+"""What using a record raises whose figures are missing, or wrong."""
+
 
 def read_all(paths: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
     """All records of files, by a name each: that of the file, with a number if it holds several."""
@@ -46,7 +49,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         for record in records:
             check(record)
             render([record], "table")
-    except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
+    except DAMAGED as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{path}: not a whole record of clip-tca eval ({reason}); evaluate again") from None
     if not records:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from pathlib import Path
 
+from clip_tca.evaluation.record import DAMAGED
 from clip_tca.evaluation.table import comparison
 from clip_tca.report.accuracy import accuracy, domain_gains, headline
 from clip_tca.report.classes import class_changes
@@ -82,7 +83,7 @@ def _run(run: Run, number: int, links: Links) -> Safe:
     """One run: the finding, then its sections; those it has no data for are named at the end."""
     try:
         top, sections = [headline(run), facts(run)], [make(run) for make in SECTIONS]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except DAMAGED as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{run.label}: not a whole record of clip-tca eval ({reason}); evaluate again") from None
     parts: list[Content] = [*top]
