@@ -17,6 +17,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so in the processes that te
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"
+INTERRUPTIBLE = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+"""A job in the background of a shell ignores Ctrl-C, and so would everything that tests start there."""
+
 PACS = DATA / "embeddings" / "pacs.safetensors"
 MINI = DATA / "mini"
 

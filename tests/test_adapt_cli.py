@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from clip_tca import ConditionalTCA, LinearTCA
 from clip_tca.cli import main
 from clip_tca.shelf.rows import RowStream
-from tests.conftest import Shifted
+from tests.conftest import INTERRUPTIBLE, Shifted
 from tests.test_shelf import FORMATS, piped, write
 
 SET = Shifted(classes=4, dim=24, images=60)
@@ -141,7 +141,8 @@ def test_what_was_learned_from_a_pipe_is_kept(folder, monkeypatch):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_pipe_on_which_nothing_comes_can_be_left(number, code, folder):
-    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "-o", "-", "--batch-size", "1"]
+    words = ["adapt", "-", "--text", "text.npy", "-o", "-", "--batch-size", "1"]
+    command = [sys.executable, "-c", INTERRUPTIBLE, "-m", "clip_tca", *words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             process.stdin.write(piped(Z[:1]))

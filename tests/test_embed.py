@@ -22,7 +22,7 @@ from clip_tca.encoder import Encoder
 from clip_tca.loader import default_workers
 from clip_tca.prompts import load_prompts
 from clip_tca.store import SHARD, Store
-from tests.conftest import MODEL
+from tests.conftest import INTERRUPTIBLE, MODEL
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +169,6 @@ def test_a_changed_model_or_file_is_encoded_anew(encoder, folder, tmp_path):
     again = Embedder(encoder, store, workers=0)
     again.pictures(data_of(folder))
     assert again.encoded == 10
-
-
-INTERRUPTIBLE = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-)
-"""A job in the background of a shell ignores Ctrl-C, and so would everything that tests start there."""
 
 
 def command(folder: Path, output: Path, *more: str) -> list[str]:
