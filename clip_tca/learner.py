@@ -19,7 +19,7 @@ from clip_tca.zero_shot import ZeroShotClassifier
 
 L = TypeVar("L", bound="Learner")
 
-TOGETHER = 64
+TOGETHER = 256
 """Rows of a stream that wait to be observed together while its map is not due: single rows would cost far more."""
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from clip_tca import ZeroShotClassifier
+from clip_tca.embeddings import check_rows
 
 
 def test_templates_are_normalised_averaged_and_normalised_again():
@@ -48,3 +49,11 @@ def test_whole_numbers_are_no_embeddings():
         ZeroShotClassifier(torch.ones(3, 4, dtype=torch.int64))
     with pytest.raises(TypeError, match="list"):
         ZeroShotClassifier([[1.0, 0.0], [0.0, 1.0]])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_finite_rows_whose_sum_is_not_are_taken(dtype):
+    check_rows(torch.full((4, 8), torch.finfo(dtype).max, dtype=dtype))
+    both = torch.tensor([[1.0, 2.0], [float("inf"), -float("inf")], [3.0, float("nan")]], dtype=dtype)
+    with pytest.raises(ValueError, match=r"2 of 3 rows hold NaN or infinity \(rows 1, 2\)"):
+        check_rows(both)
