@@ -140,6 +140,18 @@ def test_in_the_episodic_setting_a_method_forgets_every_batch(name):
     assert not torch.allclose(once.run(name, {}, "shifted", order).logits, alone)
 
 
+def test_forgetting_is_of_the_carried_state_in_every_setting():
+    """It adapts to a whole domain and is not told to forget before it is tested, even where batches stand alone."""
+    found = [
+        clip_tca.evaluate("synthetic", methods=["t3a"], setting=setting, forgetting="clean", batch_size=64)[
+            "forgetting"
+        ]
+        for setting in ("transductive", "episodic")
+    ]
+    assert found[0] == found[1]
+    assert any(row["correct_with_state"] != row["correct_without_state"] for row in found[0])
+
+
 def test_methods_on_embeddings_get_rows_of_unit_length():
     embedded = Inputs("synthetic").embed()
     z, y = embedded.data.domains["shifted"]

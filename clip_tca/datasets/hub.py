@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import Encoded, mark
+from clip_tca.datasets.pictures import Picture, mark
 from clip_tca.datasets.registry import Benchmark
 from clip_tca.network import spare_waiting
 
@@ -29,7 +29,7 @@ class Rows:
     column: str
     indices: tuple[int, ...]
 
-    def __call__(self, index: int) -> Encoded:
+    def __call__(self, index: int) -> Picture:
         """Bytes or path of picture ``index``."""
         value = self.table[self.indices[index]][self.column]
         if isinstance(value, dict):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clip_tca.datasets.pictures import Encoded
+from clip_tca.datasets.pictures import Picture
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Domain:
     names: list[str]
     marks: list[str]
     labels: list[int]
-    source: Callable[[int], Encoded]
+    source: Callable[[int], Picture]
     drawn: bool = False
 
     def __len__(self) -> int:
@@ -54,10 +54,10 @@ class Domain:
 class Chosen:
     """Some pictures of another source."""
 
-    source: Callable[[int], Encoded]
+    source: Callable[[int], Picture]
     indices: tuple[int, ...]
 
-    def __call__(self, index: int) -> Encoded:
+    def __call__(self, index: int) -> Picture:
         """Picture ``index`` of the chosen ones."""
         return self.source(self.indices[index])
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-Encoded = str | Path | bytes | Image.Image | None
+Picture = str | Path | bytes | Image.Image | None
+"""As a data set gives it: a file, the content of one, or ready; None where there is none."""
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """Files that count as images in a folder."""
@@ -29,7 +30,7 @@ _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _TAIL = 1024
 
 
-def decode(source: Encoded) -> Image.Image:
+def decode(source: Picture) -> Image.Image:
     """The picture in 8-bit RGB: first frame of an animation, 16 bits scaled to 8, alpha dropped as CLIP's loaders do.
 
     Raises:
@@ -54,7 +55,7 @@ def decode(source: Encoded) -> Image.Image:
             raise ValueError(str(error) or type(error).__name__) from None
 
 
-def fault(source: Encoded) -> str | None:
+def fault(source: Picture) -> str | None:
     """Why :func:`decode` would fail, or None.
 
     Reads the header of JPEG and PNG, and decodes what seems to be cut off, or has no ending by which that can be seen.

@@ -76,7 +76,7 @@ class Bases:
         progress: bool,
         episodic: bool = False,
     ) -> None:
-        """``batch`` is the number of images that a method sees at a time; if ``episodic``, it forgets them at once."""
+        """``batch`` is the number of images that a method sees at a time; ``episodic`` runs forget them at once."""
         self.embedded, self.device, self.batch = embedded, device, batch
         self.workers, self.progress, self.episodic = workers, progress, episodic
 
@@ -85,7 +85,7 @@ class Bases:
         method = self.make(name, options)
         with PeakMemory(self.device) as memory:
             began = time.perf_counter()
-            z, logits = self._shown(method, method, domain, order)
+            z, logits = self._shown(method, _alone(method) if self.episodic else method, domain, order)
             seconds = time.perf_counter() - began
         method.reset()
         return Pairs(z, logits, seconds, memory.peak, method.sees == "images")
@@ -104,11 +104,7 @@ class Bases:
     def _shown(
         self, method: Method, work: Callable[[Tensor], tuple[Tensor, Tensor]], domain: str, order: Tensor
     ) -> tuple[Tensor, Tensor]:
-        found = []
-        for batch in self._batches(method, domain, order):
-            if self.episodic:
-                method.reset()
-            found.append(work(batch))
+        found = [work(batch) for batch in self._batches(method, domain, order)]
         z, logits = (torch.cat(part) for part in zip(*found, strict=True))
         return z, logits
 
@@ -156,3 +152,13 @@ class Bases:
                     raise ValueError(f"{domain}: images can't be read any more: {'; '.join(reasons.values())}")
                 yield images.to(self.device)
                 bar.update(len(images))
+
+
+def _alone(method: Method) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    """``method`` on a batch as if it were the first."""
+
+    def work(batch: Tensor) -> tuple[Tensor, Tensor]:
+        method.reset()
+        return method(batch)
+
+    return work

@@ -84,7 +84,7 @@ def predict(
     of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.) A transductive adapter puts
     its ``diagnosis`` (:mod:`clip_tca.diagnosis`) into ``notes``.
     """
-    clock, method = Clock(), for_setting(method, setting, batch)
+    clock = Clock()
     adapter = method.adapter(classifier)
     if adapter is None:
         predicted = classifier.predict(z) if logits is None else logits.argmax(dim=1)
