@@ -27,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file
 
 from benchmarks.measure import wall
 from clip_tca import LinearTCA, ZeroShotClassifier
-from clip_tca.adapter import BLOCK
-from clip_tca.linear_head import LinearHead
-from clip_tca.shelf.application import Application
-from clip_tca.shelf.block import ROWS
-from clip_tca.shelf.job import Job
-from clip_tca.shelf.layout import lay_out
-from clip_tca.shelf.shelf import open_shelf
-from clip_tca.shelf.staging import RECORD
+from clip_tca.adapters.base import BLOCK
+from clip_tca.adapters.linear_head import LinearHead
+from clip_tca.bulk.application import Application
+from clip_tca.bulk.block import ROWS
+from clip_tca.bulk.job import Job
+from clip_tca.bulk.layout import lay_out
+from clip_tca.bulk.shards import open_shelf
+from clip_tca.bulk.staging import RECORD
 
 SHARD = 131_072
 

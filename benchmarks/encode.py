@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file
 from benchmarks.measure import Row, wall
 from clip_tca.datasets.folder import load_folder
 from clip_tca.datasets.pictures import decode
-from clip_tca.embed import Embedder
-from clip_tca.encoder import Encoder
-from clip_tca.loader import default_workers
-from clip_tca.store import Store
+from clip_tca.encoding.decoding import default_workers
+from clip_tca.encoding.embedder import Embedder
+from clip_tca.encoding.open_clip import Encoder
+from clip_tca.encoding.store import Store
 
 
 def pictures(folder: Path, images: int) -> None:

@@ -42,11 +42,6 @@ from killing import Command, finish, kill_before, start, strike
 from PIL import Image
 from safetensors.torch import save_file
 
-import clip_tca.evaluation.runner
-import clip_tca.report.page
-import clip_tca.shelf.job
-import clip_tca.shelf.tables  # noqa: F401
-
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
 PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", "demo", "--workers", "1"]
 ADAPT = ["--text", "../inputs/text.npy", "-o"]

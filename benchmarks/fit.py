@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.measure import Row, embeddings, seconds
 from clip_tca import LinearTCA, ZeroShotClassifier
-from clip_tca.symmetric import symmetric_product
+from clip_tca.adapters.symmetric import symmetric_product
 
 K = 140
 

@@ -98,12 +98,6 @@ def _import() -> None:
     import pyarrow.parquet  # noqa: F401
     import torch
 
-    import clip_tca.evaluation.runner
-    import clip_tca.explanation
-    import clip_tca.export
-    import clip_tca.report.page
-    import clip_tca.shelf.job  # noqa: F401
-
     torch.set_num_threads(1)  # threads do not survive a fork
 
 

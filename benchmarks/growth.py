@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.measure import Row, embeddings, peak_bytes, seconds
 from clip_tca import ConditionalTCA, LinearTCA
-from clip_tca.adapter import Adapter
+from clip_tca.adapters.base import Adapter
 
 FIGURE = Path(__file__).with_name("growth.svg")
 AXES = {

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file
 
 from benchmarks.measure import Row, embeddings, seconds
 from clip_tca import ConditionalTCA, LinearTCA
-from clip_tca.adapter import Adapter
+from clip_tca.adapters.base import Adapter
 
 
 def stream(adapter: Adapter, z: torch.Tensor) -> None:

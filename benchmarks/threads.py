@@ -9,7 +9,7 @@ import sys
 import torch
 
 from benchmarks.measure import Row, wall
-from clip_tca.symmetric import eigh
+from clip_tca.adapters.symmetric import eigh
 
 
 def rows(quick: bool) -> list[Row]:

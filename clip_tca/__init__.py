@@ -12,21 +12,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from clip_tca.conditional import ConditionalTCA
-    from clip_tca.evaluation.runner import evaluate
-    from clip_tca.mlp_tca import MLPTCA
-    from clip_tca.tca import LinearTCA
-    from clip_tca.zero_shot import ZeroShotClassifier
+from clip_tca.core.version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from clip_tca.adapters.conditional import ConditionalTCA
+    from clip_tca.adapters.linear import LinearTCA
+    from clip_tca.adapters.mlp import MLPTCA
+    from clip_tca.classifier import ZeroShotClassifier
+    from clip_tca.evaluation.runner import evaluate
+
 __all__ = ["MLPTCA", "ConditionalTCA", "LinearTCA", "ZeroShotClassifier", "__version__", "evaluate"]
 
 _HOMES = {
-    "ConditionalTCA": "clip_tca.conditional",
-    "LinearTCA": "clip_tca.tca",
-    "MLPTCA": "clip_tca.mlp_tca",
-    "ZeroShotClassifier": "clip_tca.zero_shot",
+    "ConditionalTCA": "clip_tca.adapters.conditional",
+    "LinearTCA": "clip_tca.adapters.linear",
+    "MLPTCA": "clip_tca.adapters.mlp",
+    "ZeroShotClassifier": "clip_tca.classifier",
     "evaluate": "clip_tca.evaluation.runner",
 }
 

@@ -16,13 +16,13 @@ from defaults import Task, subset, tasks
 from page import main
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.adapter import Adapter
+from clip_tca.adapters.base import Adapter
+from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.datasets.embedding_set import load
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.diagnosis import diagnose
-from clip_tca.evaluation.gains import half_width
 from clip_tca.evaluation.inputs import Inputs
-from clip_tca.verdict import signs, verdict
+from clip_tca.results.gains import half_width
+from clip_tca.results.reliability import signs, verdict
 
 METHODS: dict[str, Callable[[ZeroShotClassifier], Adapter]] = {
     "LinearTCA": LinearTCA,
@@ -148,11 +148,11 @@ def report(path: str) -> str:
         "# How far the verdict of `clip-tca explain` can be believed",
         "",
         "Printed by `python eval/explain.py pacs.safetensors --output eval/explain.md`. The verdict comes from signs",
-        "that need no labels (clip_tca/verdict.py); here labels say afterwards whether adaptation gained. Gains are",
-        "in points of accuracy. Beyond chance: more images gained than 1.96 √changed + 1. The embeddings are real ones",
-        "of PACS from a small vision–language encoder, not CLIP's, those of the bundled demo's drawings, and made-up",
-        "ones: whole domains, few images, unequal and absent classes. So that there is something to be warned of, two",
-        "settings that often lose are among the methods.",
+        "that need no labels (clip_tca/results/reliability.py); here labels say afterwards whether adaptation gained.",
+        "Gains are in points of accuracy. Beyond chance: more images gained than 1.96 √changed + 1. The embeddings are",
+        "real ones of PACS from a small vision–language encoder, not CLIP's, those of the bundled demo's drawings, and",
+        "made-up ones: whole domains, few images, unequal and absent classes. So that there is something to be warned",
+        "of, two settings that often lose are among the methods.",
         "",
         f"All {len(found)} cases, on most of which the limits were set by looking at them:",
         "",

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from clip_tca.files import write_text
+from clip_tca.core.files import write_text
 
 
 def main(description: str | None, report: Callable[[str], str]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import clip_tca
 from clip_tca.datasets.demo import draw
-from clip_tca.evaluation.formats import render
+from clip_tca.results.rendering import render
 
 CLASSES = {"n01": "dog", "n02": "giraffe", "n03": "guitar"}  # folder names as they sometimes are, and what they mean
 

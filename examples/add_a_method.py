@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 import clip_tca
-from clip_tca.evaluation.formats import render
-from clip_tca.methods import register
+from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.methods.base import Method, Task
-from clip_tca.zero_shot import ZeroShotClassifier
+from clip_tca.methods.registry import register
+from clip_tca.results.rendering import render
 
 
 @register

@@ -87,7 +87,7 @@ class Weights(Target):
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Read the tensors."""
-        from clip_tca.torchscript import is_torchscript, read_torchscript
+        from clip_tca.encoding.torchscript import is_torchscript, read_torchscript
 
         path = folder / "case.pt"
         path.write_bytes(damaged(self.seeds[0], rng, self.seeds))
@@ -107,7 +107,7 @@ class Store(Target):
         """A shard and an entry."""
         import torch
 
-        from clip_tca.store import _write
+        from clip_tca.encoding.store import _write
 
         shard = made(lambda path: _write(path, torch.from_numpy(Z)), ".safetensors")
         return [shard, json.dumps({"title": "x", "images": 53, "model": "demo"}).encode()]
@@ -115,7 +115,7 @@ class Store(Target):
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Read and list."""
         from clip_tca.cli import cache
-        from clip_tca.store import Entry
+        from clip_tca.encoding.store import Entry
 
         place = folder / "embeddings" / ("0" * 32)
         place.mkdir(parents=True)

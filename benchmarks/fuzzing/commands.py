@@ -101,7 +101,7 @@ class Commands(Target):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(contextlib.redirect_stdout(out))
                 stack.enter_context(contextlib.redirect_stderr(err))
-                stack.enter_context(patch("clip_tca.shelf.rows.standard_input", lambda: io.BytesIO(stdin)))
+                stack.enter_context(patch("clip_tca.bulk.pipe.standard_input", lambda: io.BytesIO(stdin)))
                 stack.enter_context(patch("traceback.print_exc", lambda: seen.append(sys.exc_info()[1])))
                 code = main(["--debug", *words])
         except SystemExit as end:

@@ -20,13 +20,13 @@ class Prompts(Target):
     @cached_property
     def seeds(self) -> list[str]:
         """Ours."""
-        from clip_tca.resources import resource
+        from clip_tca.core.resources import resource
 
         return [resource(f"prompts/{name}.txt").read_text() for name in ("watt", "single", "classes/officehome")]
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Read as either."""
-        from clip_tca.prompts import class_names, load_prompts, read_classes
+        from clip_tca.datasets.prompts import class_names, load_prompts, read_classes
 
         path = folder / "case.txt"
         text = damaged_text(rng.choice(self.seeds), rng)
@@ -53,7 +53,7 @@ class Recipes(Target):
     @cached_property
     def seeds(self) -> list[str]:
         """Ours, and one with every kind of value."""
-        from clip_tca.resources import resource
+        from clip_tca.core.resources import resource
 
         mixed = (
             'title = "x"\n[all]\nset = {steps = 5, lr = 0.1}\nno-cache = true\n[[run]]\ndataset = "synthetic"\nk = 3\n'
@@ -63,7 +63,7 @@ class Recipes(Target):
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """To command lines, and these to options."""
         from clip_tca.cli import parser
-        from clip_tca.evaluation.recipe import arguments, find
+        from clip_tca.cli.recipe import arguments, find
 
         path = folder / "case.toml"
         data = damaged_text(rng.choice(self.seeds), rng).encode("utf-8", "surrogatepass")
@@ -102,11 +102,11 @@ class Records(Target):
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Compare, report or explain."""
         from clip_tca.cli import explain
-        from clip_tca.evaluation.formats import RENDERERS, printable
-        from clip_tca.evaluation.record import read_all
-        from clip_tca.evaluation.table import comparison
         from clip_tca.report.page import page
         from clip_tca.report.sources import read
+        from clip_tca.results.record import read_all
+        from clip_tca.results.rendering import RENDERERS, printable
+        from clip_tca.results.table import comparison
 
         path = folder / "case.json"
         path.write_bytes(as_file(damaged_json(rng.choice(self.seeds), rng), rng))

@@ -66,8 +66,8 @@ class Shelf(Target):
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Read to the end as ``adapt`` does; rows and dimensions must be what was announced."""
-        from clip_tca.shelf.reading import pieces
-        from clip_tca.shelf.shelf import open_shelf
+        from clip_tca.bulk.reading import pieces
+        from clip_tca.bulk.shards import open_shelf
 
         path = folder / f"case{self.suffix}"
         path.write_bytes(self.content(rng))
@@ -113,7 +113,7 @@ class Pipe(Target):
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Read to the end."""
-        from clip_tca.shelf.rows import RowStream
+        from clip_tca.bulk.pipe import RowStream
 
         stream = RowStream(io.BytesIO(damaged(rng.choice(self.seeds), rng, self.seeds)))
         for block in stream.blocks(0, 0, rng.choice((1, 7, 8192))):
@@ -135,8 +135,8 @@ class Texts(Target):
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Read them."""
+        from clip_tca.bulk.class_texts import read_texts
         from clip_tca.cli.adapt import read_labels
-        from clip_tca.shelf.texts import read_texts
 
         kind = rng.choice(sorted(self.seeds))
         path = folder / f"case{kind if kind != 'labels' else rng.choice(('.npy', '.txt'))}"

@@ -62,8 +62,8 @@ class States(Target):
         """Load and go on with it, explain it, or export it."""
         from argparse import Namespace
 
+        from clip_tca.adapters.head_export import export, load_head
         from clip_tca.cli import explain
-        from clip_tca.export import export, load_head
 
         path = folder / "case.safetensors"
         kind, data = rng.choice(self.seeds)

@@ -14,8 +14,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from clip_tca import __version__
 from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, methods, report, study
+from clip_tca.core.version import __version__
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,7 +51,7 @@ class Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
         about: tuple[object, ...] = (record.getMessage(),)
-        if record.name == "clip_tca.adapter" and isinstance(record.args, tuple):
+        if record.name == "clip_tca.adapters.base" and isinstance(record.args, tuple):
             about = (record.msg, *record.args[:1])
         if about in self.said:
             return
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     if "RANK" not in os.environ or not getattr(options, "shares", False):
         return run(options)
-    from clip_tca.processes import joined
+    from clip_tca.core.processes import joined
 
     with joined():
         return run(options)

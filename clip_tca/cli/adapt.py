@@ -8,20 +8,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import options as shared
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from clip_tca.adapter import Adapter
-    from clip_tca.processes import Processes
-    from clip_tca.shelf.block import Kind
-    from clip_tca.shelf.job import Job, Tally
-    from clip_tca.shelf.shelf import Shelf
-    from clip_tca.shelf.texts import Texts
+    from clip_tca.adapters.base import Adapter
+    from clip_tca.bulk.block import Kind
+    from clip_tca.bulk.class_texts import Texts
+    from clip_tca.bulk.job import Job, Tally
+    from clip_tca.bulk.shards import Shelf
+    from clip_tca.core.processes import Processes
 
-METHODS = ("linear-tca", "linear-tca:paper", "mlp2-tca", "mlp3-tca", "conditional-tca")
+METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
 
 ABOUT = """\
 Adapt embeddings that are already there, in constant memory: one pass for the statistics, one for the map.
@@ -68,7 +69,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     shared.add_trust(text)
     text.add_argument("--prompts", default="single", metavar="NAME|FILE", help="single, watt or a file of templates")
     group = command.add_argument_group("adaptation")
-    group.add_argument("--method", choices=METHODS, help=f"default: {METHODS[0]}, or that of --load-state")
+    group.add_argument("--method", choices=METHODS, help=f"default: {DEFAULT}, or that of --load-state")
     shared.add_method(group)
     group.add_argument("--online", action="store_true", help="one pass, in order, learning as it goes")
     group.add_argument(
@@ -82,7 +83,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def kinds(text: str) -> tuple[Kind, ...]:
     """``embeddings,labels,scores``, or some of them."""
-    from clip_tca.shelf.block import KINDS
+    from clip_tca.bulk.block import KINDS
 
     words = [word.strip() for word in text.split(",")]
     if any(word not in KINDS for word in words):
@@ -103,8 +104,8 @@ def number(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     """Adapt, and say what was done."""
-    from clip_tca.processes import current
-    from clip_tca.shelf.memory import return_large_blocks
+    from clip_tca.bulk.allocator import return_large_blocks
+    from clip_tca.core.processes import current
 
     return_large_blocks()
     processes = current()
@@ -122,9 +123,9 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Tex
     """Everything that can go wrong before the first row is read."""
     import numpy as np
 
-    from clip_tca.device import choose_device
-    from clip_tca.shelf.job import Job
-    from clip_tca.shelf.layout import lay_out
+    from clip_tca.bulk.job import Job
+    from clip_tca.bulk.layout import lay_out
+    from clip_tca.core.device import choose_device
 
     if (options.embeddings is None) == (options.hub_id is None):
         raise ValueError(
@@ -177,14 +178,14 @@ def check_targets(options: argparse.Namespace) -> None:
 
 def open_source(options: argparse.Namespace) -> Shelf:
     """The shelf to read."""
-    from clip_tca.shelf.shelf import Shelf, open_shelf
+    from clip_tca.bulk.shards import Shelf, open_shelf
 
     if options.hub_id is not None:
-        from clip_tca.shelf.hub import open_hub
+        from clip_tca.bulk.hub_stream import open_hub
 
         return open_hub(options.hub_id, options.revision, options.split, options.column)
     if options.embeddings == "-":
-        from clip_tca.shelf.rows import RowStream
+        from clip_tca.bulk.pipe import RowStream
 
         return Shelf([RowStream()], single=True)
     return open_shelf(options.embeddings, options.column)
@@ -192,25 +193,25 @@ def open_source(options: argparse.Namespace) -> Shelf:
 
 def read_texts(options: argparse.Namespace, device: torch.device) -> Texts:
     """The class texts."""
-    from clip_tca.shelf import texts
+    from clip_tca.bulk import class_texts
 
     path = Path(options.text)
     if options.model is None:
-        return texts.read_texts(path, options.text_column, options.scale, str(device))
-    from clip_tca.encoder import PRETRAINED, Encoder
-    from clip_tca.store import Store
+        return class_texts.read_texts(path, options.text_column, options.scale, str(device))
+    from clip_tca.encoding.open_clip import PRETRAINED, Encoder
+    from clip_tca.encoding.store import Store
 
     store = Store()
     encoder = Encoder(
         options.model, options.pretrained or PRETRAINED, str(device), "auto", store.models, options.trust_pickle
     )
-    return texts.encode_texts(path, options.prompts, encoder, store, options.scale)
+    return class_texts.encode_texts(path, options.prompts, encoder, store, options.scale)
 
 
 def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> Adapter:
     """New, or as it was saved."""
-    from clip_tca.evaluation.methods import choose
-    from clip_tca.state import load_adapter
+    from clip_tca.adapters.state import load_adapter
+    from clip_tca.evaluation.method_choice import choose
 
     given = shared.method_options(options)
     if options.load_state is not None:
@@ -218,7 +219,7 @@ def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> 
             raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
         made: Adapter | None = load_adapter(Path(options.load_state), texts.classifier, device)
     else:
-        made = choose([options.method or METHODS[0]], given)[0].adapter(texts.classifier)
+        made = choose([options.method or DEFAULT], given)[0].adapter(texts.classifier)
     if made is None or made.uses_labels:
         raise ValueError("balance: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
     return made
@@ -226,7 +227,7 @@ def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> 
 
 def name_of(job: Job, options: argparse.Namespace) -> str:
     """What was used: a method, or the class of a loaded state."""
-    return type(job.adapter).__name__ if job.fitted else options.method or METHODS[0]
+    return type(job.adapter).__name__ if job.fitted else options.method or DEFAULT
 
 
 def read_labels(path: Path, classes: int) -> np.ndarray:
@@ -234,7 +235,7 @@ def read_labels(path: Path, classes: int) -> np.ndarray:
     import numpy as np
     import torch
 
-    from clip_tca.embeddings import check_labels
+    from clip_tca.core.tensors import check_labels
 
     if not path.is_file():
         raise FileNotFoundError(f"labels: {path} is not a file")
@@ -250,8 +251,8 @@ def read_labels(path: Path, classes: int) -> np.ndarray:
 
 def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
     """Rows from standard input to standard output, or to a file that appears whole."""
-    from clip_tca.files import atomic, write_text
-    from clip_tca.shelf.rows import RowSink
+    from clip_tca.bulk.pipe import RowSink
+    from clip_tca.core.files import atomic, write_text
 
     units = job.layout.shelf.units()
     if options.output == "-":
@@ -266,7 +267,7 @@ def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
 
 def record(job: Job, tally: Tally, options: argparse.Namespace, texts: Texts) -> str:
     """What was done, as JSON."""
-    from clip_tca.shelf.record import describe
+    from clip_tca.bulk.job_record import describe
 
     return json.dumps(describe(job, tally, name_of(job, options), texts), indent=1) + "\n"
 

@@ -18,7 +18,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def show(_options: argparse.Namespace) -> int:
     """One line for each entry."""
-    from clip_tca.store import Store
+    from clip_tca.encoding.store import Store
 
     store = Store()
     entries = store.entries()
@@ -35,7 +35,7 @@ def show(_options: argparse.Namespace) -> int:
 
 def path(_options: argparse.Namespace) -> int:
     """The folder."""
-    from clip_tca.store import default_root
+    from clip_tca.encoding.store import default_root
 
     print(default_root())
     return 0
@@ -43,7 +43,7 @@ def path(_options: argparse.Namespace) -> int:
 
 def remove(options: argparse.Namespace) -> int:
     """Remove entries."""
-    from clip_tca.store import Store
+    from clip_tca.encoding.store import Store
 
     store = Store()
     print(f"{store.clear(options.key)} entries removed from {store.root}")

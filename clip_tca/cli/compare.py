@@ -21,9 +21,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, compare, print."""
-    from clip_tca.evaluation.formats import as_json, render_tables
-    from clip_tca.evaluation.record import read_all
-    from clip_tca.evaluation.table import comparison
+    from clip_tca.results.record import read_all
+    from clip_tca.results.rendering import as_json, render_tables
+    from clip_tca.results.table import comparison
 
     shared.check_output(options.output)
     records = read_all(options.record)

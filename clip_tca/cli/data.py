@@ -65,8 +65,8 @@ def compare(options: argparse.Namespace) -> int:
 
 def sheet(options: argparse.Namespace) -> int:
     """Write the contact sheet."""
+    from clip_tca.core.files import atomic
     from clip_tca.datasets.demo import contact_sheet
-    from clip_tca.files import atomic
 
     shared.check_output(options.output)
     picture = contact_sheet()

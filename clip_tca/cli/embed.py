@@ -26,8 +26,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Encode, and say what was done."""
+    from clip_tca.core.processes import current
     from clip_tca.evaluation.inputs import Inputs
-    from clip_tca.processes import current
 
     shared.check_output(options.output)
     if options.output is not None and not options.output.endswith(".safetensors"):

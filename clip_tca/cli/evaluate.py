@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 from clip_tca.cli import options as shared
-from clip_tca.evaluation.names import ALLOWED, DEFAULT_METHODS, EVERY, METHODS, PROTOCOLS, SETTINGS
+from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, EVERY, METHODS
+from clip_tca.results.names import PROTOCOLS, SETTINGS
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -58,10 +59,10 @@ def method(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate once, or once for each run of a recipe."""
-    from clip_tca.evaluation.formats import render
-    from clip_tca.evaluation.recipe import arguments, find
+    from clip_tca.cli.recipe import arguments, find
+    from clip_tca.core.processes import current
     from clip_tca.evaluation.runner import evaluate
-    from clip_tca.processes import current
+    from clip_tca.results.rendering import render
 
     shared.check_output(options.output)
     runs = [options]

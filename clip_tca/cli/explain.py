@@ -35,10 +35,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    from clip_tca.diagnosis import diagnose_state
-    from clip_tca.explanation import explain_state, judged
-    from clip_tca.prompts import read_classes
-    from clip_tca.state import read_state
+    from clip_tca.adapters.diagnosis import diagnose_state
+    from clip_tca.adapters.state import read_state
+    from clip_tca.datasets.prompts import read_classes
+    from clip_tca.results.explanation import explain_state, judged
 
     try:
         header, tensors = read_state(path)
@@ -59,8 +59,8 @@ def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], lis
 
 
 def _record(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    from clip_tca.evaluation.record import DAMAGED, read
-    from clip_tca.explanation import explain_record, judged_gains
+    from clip_tca.results.explanation import explain_record, judged_gains
+    from clip_tca.results.record import DAMAGED, read
 
     if options.class_names is not None:
         raise ValueError("class names: a record holds its own; --class-names is for a saved state")

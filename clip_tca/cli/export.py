@@ -23,7 +23,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the file, and say what is in it."""
-    from clip_tca.export import export, load_head
+    from clip_tca.adapters.head_export import export, load_head
 
     shared.check_output(options.output)
     head = load_head(Path(options.state))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clip_tca.datasets.registry import BENCHMARKS
-from clip_tca.evaluation.names import FORMATS
+from clip_tca.results.names import FORMATS
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
@@ -153,7 +153,7 @@ def check_output(output: str | Path | None, option: str = "output") -> None:
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
     """Print the result in the format asked for; with ``--output`` write that to the file, and print the table."""
-    from clip_tca.files import write_text
+    from clip_tca.core.files import write_text
 
     if options.output is None:
         sys.stdout.write(text(options.format or "table"))

@@ -23,7 +23,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, put together, write."""
-    from clip_tca.files import write_text
+    from clip_tca.core.files import write_text
     from clip_tca.report.page import page
     from clip_tca.report.sources import read
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from clip_tca.cli import options as shared
-from clip_tca.studies import NAMES
+from clip_tca.studies.registry import NAMES
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the finding, write the files."""
     if options.name is None:
         return listed()
-    from clip_tca.studies import run_study, save_study, study_class
-    from clip_tca.studies.runner import check_matplotlib, outputs
+    from clip_tca.studies.registry import study_class
+    from clip_tca.studies.study_run import check_matplotlib, outputs, run_study, save_study
 
     study = study_class(options.name)
     if study.needs_data and options.dataset is None:
@@ -72,7 +72,7 @@ def values(text: str) -> Any:
 
 def listed() -> int:
     """Every study with the question it answers and where it is in the paper."""
-    from clip_tca.studies import study_class
+    from clip_tca.studies.registry import study_class
 
     for name in NAMES:
         study = study_class(name)

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from clip_tca.embeddings import check_labels, check_rows, to_tensor
-from clip_tca.files import write_tensors
-from clip_tca.zero_shot import ZeroShotClassifier
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.files import write_tensors
+from clip_tca.core.tensors import check_labels, check_rows, to_tensor
 
 
 @dataclass

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clip_tca.core.hub_access import spare_waiting
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import Picture, mark
 from clip_tca.datasets.registry import Benchmark
-from clip_tca.network import spare_waiting
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clip_tca.prompts import known_classes
+from clip_tca.datasets.prompts import known_classes
 
 
 @dataclass(frozen=True)

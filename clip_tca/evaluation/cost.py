@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from clip_tca.evaluation.base import Bases, Pairs
-from clip_tca.evaluation.names import PLAIN
+from clip_tca.evaluation.base_runs import Bases, Pairs
 from clip_tca.evaluation.protocols import Clock, order
+from clip_tca.results.names import PLAIN
 
 
 @dataclass

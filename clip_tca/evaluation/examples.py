@@ -16,11 +16,11 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
+from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.datasets.image_set import Domain
 from clip_tca.datasets.pictures import decode
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.protocols import order
-from clip_tca.zero_shot import ZeroShotClassifier
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from clip_tca.checks import check_whole
+from clip_tca.core.checks import check_whole
 from clip_tca.datasets.embedding_set import EmbeddingSet, load
 from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.prompts import Prompts, class_names, load_prompts
 from clip_tca.datasets.registry import domain_named
 from clip_tca.datasets.source import Source
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.embed import BATCH, Embedder
-from clip_tca.encoder import MODEL, PRETRAINED, Encoder
-from clip_tca.prompts import Prompts, class_names, load_prompts
-from clip_tca.store import Store, checksum
+from clip_tca.encoding.embedder import BATCH, Embedder
+from clip_tca.encoding.open_clip import MODEL, PRETRAINED, Encoder
+from clip_tca.encoding.store import Store, checksum
 
 
 @dataclass

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clip_tca.diagnosis import diagnose
-from clip_tca.embeddings import unit
-from clip_tca.evaluation.methods import Choice
-from clip_tca.zero_shot import ZeroShotClassifier
+from clip_tca.adapters.diagnosis import diagnose
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.tensors import unit
+from clip_tca.evaluation.method_choice import Choice
 
 EXACT = 32
 """From this batch size on, an online map is solved for every batch, unless ``refresh`` is given."""
@@ -82,7 +82,7 @@ def predict(
     method that gave ``z``, if there is one: TCA on top judges certainty by them and corrects them by as much as the
     classifier's scores change when it moves the embeddings. (Where the base method's logits are the classifier's scores
     of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.) A transductive adapter puts
-    its ``diagnosis`` (:mod:`clip_tca.diagnosis`) into ``notes``.
+    its ``diagnosis`` (:mod:`clip_tca.adapters.diagnosis`) into ``notes``.
     """
     clock = Clock()
     adapter = method.adapter(classifier)

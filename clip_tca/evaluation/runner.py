@@ -18,19 +18,20 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from clip_tca.checks import check_whole, one_of
-from clip_tca.device import choose_device
-from clip_tca.evaluation.base import Bases, Pairs
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.checks import check_whole, one_of
+from clip_tca.core.device import choose_device
+from clip_tca.core.processes import current
+from clip_tca.core.provenance import commit, peak_memory, versions
+from clip_tca.evaluation.base_runs import Bases, Pairs
 from clip_tca.evaluation.cost import Cost, plain_cost
 from clip_tca.evaluation.examples import changed
-from clip_tca.evaluation.forgetting import check_forgetting, measure_forgetting
 from clip_tca.evaluation.inputs import Inputs
-from clip_tca.evaluation.methods import Choice, choose
-from clip_tca.evaluation.names import DEFAULT_METHODS, PLAIN, PROTOCOLS, SCHEMA, SETTINGS
+from clip_tca.evaluation.method_choice import Choice, choose
 from clip_tca.evaluation.protocols import divisor, for_setting, order, predict
-from clip_tca.processes import current
-from clip_tca.provenance import commit, peak_memory, versions
-from clip_tca.zero_shot import ZeroShotClassifier
+from clip_tca.evaluation.source_forgetting import check_forgetting, measure_forgetting
+from clip_tca.methods.registry import DEFAULT_METHODS
+from clip_tca.results.names import PLAIN, PROTOCOLS, SCHEMA, SETTINGS
 
 
 def evaluate(
@@ -49,12 +50,12 @@ def evaluate(
 ) -> dict[str, Any]:
     """Zero-shot and adapted accuracy for each domain of a data set: the record that ``clip-tca eval`` prints.
 
-    Several processes (see :mod:`clip_tca.processes`) share the encoding, and the domains and seeds; the first one
+    Several processes (see :mod:`clip_tca.core.processes`) share the encoding, and the domains and seeds; the first one
     returns the record, the others an empty one.
 
     Args:
         dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`.
-        methods: Names, as in :data:`clip_tca.evaluation.names.METHODS`.
+        methods: Names, as in :data:`clip_tca.methods.registry.METHODS`.
         options: Options of the methods, such as ``{"k": 20}``; each goes to the methods that have it.
         setting: ``transductive``, ``online`` or ``episodic`` (see :mod:`clip_tca.evaluation.protocols`).
         protocol: ``full``, ``watt`` or ``kept``.

@@ -23,10 +23,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from clip_tca.checks import check_number, check_positive, check_whole, one_of
-from clip_tca.embeddings import check_rows, unit
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
+from clip_tca.core.tensors import check_rows, unit
 from clip_tca.methods.base import Method, Task
-from clip_tca.zero_shot import ZeroShotClassifier
 
 BLOCK = 1024
 """Images compared at a time with the memory."""

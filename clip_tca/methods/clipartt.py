@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.checks import check_whole
+from clip_tca.core.checks import check_whole
 from clip_tca.methods.base import Task
 from clip_tca.methods.tower import TowerMethod
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.checks import check_number
+from clip_tca.core.checks import check_number
 from clip_tca.methods.base import Task
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import TowerMethod

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from clip_tca.checks import check_number
+from clip_tca.core.checks import check_number
 from clip_tca.methods.base import Task
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import TowerMethod

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.checks import check_whole
-from clip_tca.embeddings import check_rows, unit
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.checks import check_whole
+from clip_tca.core.tensors import check_rows, unit
 from clip_tca.methods.base import Method, Task
-from clip_tca.zero_shot import ZeroShotClassifier
 
 
 class T3A(Method):

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clip_tca.checks import check_number, check_whole
+from clip_tca.core.checks import check_number, check_whole
 from clip_tca.methods.base import Task
 from clip_tca.methods.tower import TowerMethod
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from clip_tca.checks import check_flag, check_positive, check_whole
+from clip_tca.core.checks import check_flag, check_positive, check_whole
 from clip_tca.methods.base import Method, Task
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)

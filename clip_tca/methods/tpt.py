@@ -25,8 +25,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clip_tca.checks import check_positive, check_whole
-from clip_tca.embeddings import compute_dtype, unit
+from clip_tca.core.checks import check_positive, check_whole
+from clip_tca.core.tensors import compute_dtype, unit
 from clip_tca.methods.base import Method, Task
 
 CONTEXT = "a photo of a"

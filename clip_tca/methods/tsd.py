@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.checks import check_flag, check_whole, one_of
+from clip_tca.core.checks import check_flag, check_whole, one_of
 from clip_tca.methods.base import Task
 from clip_tca.methods.t3a import most_certain
 from clip_tca.methods.tent import entropy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from html import escape
 
-from clip_tca.evaluation.formats import visible
+from clip_tca.results.rendering import visible
 
 VOID = ("img", "meta")
 

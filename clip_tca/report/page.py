@@ -6,19 +6,19 @@ import base64
 import hashlib
 from pathlib import Path
 
-from clip_tca.evaluation.record import DAMAGED
-from clip_tca.evaluation.table import comparison
-from clip_tca.report.accuracy import accuracy, domain_gains, headline
-from clip_tca.report.classes import class_changes
-from clip_tca.report.confusion import confusions
-from clip_tca.report.cost import costs
-from clip_tca.report.examples import changes
+from clip_tca.report.accuracy_panel import accuracy, domain_gains, headline
+from clip_tca.report.classes_panel import class_changes
+from clip_tca.report.confusion_panel import confusions
+from clip_tca.report.cost_panel import costs
+from clip_tca.report.examples_panel import changes
+from clip_tca.report.html_tables import from_plain
 from clip_tca.report.markup import Content, Safe, data_uri, join, tag
 from clip_tca.report.run import Run
-from clip_tca.report.setup import facts, setup
+from clip_tca.report.setup_panel import facts, setup
 from clip_tca.report.sources import Sources
-from clip_tca.report.studies import study
-from clip_tca.report.tables import from_plain
+from clip_tca.report.studies_panel import study
+from clip_tca.results.record import DAMAGED
+from clip_tca.results.table import comparison
 
 SECTIONS = (accuracy, domain_gains, class_changes, confusions, changes, costs, setup)
 

@@ -8,8 +8,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any
 
-from clip_tca.evaluation.table import summary
 from clip_tca.report.markup import Safe
+from clip_tca.results.table import summary
 
 BEFORE = "zero-shot"
 NO_BEFORE = "the record has no zero-shot rows to compare with"

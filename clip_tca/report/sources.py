@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clip_tca.evaluation.record import parse, read_all
 from clip_tca.report.run import Run
-from clip_tca.report.studies import KINDS, StudyRecord
+from clip_tca.report.studies_panel import KINDS, StudyRecord
+from clip_tca.results.record import parse, read_all
 
 
 @dataclass

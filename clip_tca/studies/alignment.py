@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.alignment import gradient
-from clip_tca.checks import check_positive, check_whole
-from clip_tca.embeddings import exact
-from clip_tca.statistics import coral_distance, covariance
+from clip_tca.adapters.linear import LinearTCA
+from clip_tca.adapters.solvers import gradient
+from clip_tca.adapters.statistics import coral_distance, covariance
+from clip_tca.core.checks import check_positive, check_whole
+from clip_tca.core.tensors import exact
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.correlation import r_squared, spearman
 from clip_tca.studies.domains import accuracy, present, shifted, source
-from clip_tca.tca import LinearTCA
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.evaluation.inputs import Embedded
-from clip_tca.zero_shot import ZeroShotClassifier
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from clip_tca.checks import check_whole, names, numbers
-from clip_tca.evaluation.methods import choose
+from clip_tca.adapters.linear import LinearTCA
+from clip_tca.adapters.statistics import coral_distance, covariance
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.checks import check_whole, names, numbers
+from clip_tca.evaluation.method_choice import choose
 from clip_tca.evaluation.protocols import predict
-from clip_tca.statistics import coral_distance, covariance
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import accuracy, present, shifted, shuffled, source
-from clip_tca.studies.methods import ADAPTING_EMBEDDINGS
-from clip_tca.tca import LinearTCA
-from clip_tca.zero_shot import ZeroShotClassifier
+from clip_tca.studies.measurable import ADAPTING_EMBEDDINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clip_tca.checks import check_whole
-from clip_tca.pseudo_source import uncertainty
-from clip_tca.statistics import coral_distance, covariance
+from clip_tca.adapters.pseudo_source import uncertainty
+from clip_tca.adapters.statistics import coral_distance, covariance
+from clip_tca.core.checks import check_whole
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.correlation import spearman
 from clip_tca.studies.domains import accuracy, present, shifted, shuffled, source

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from clip_tca.embeddings import unit
+from clip_tca.core.tensors import unit
 from clip_tca.evaluation.protocols import order
 from clip_tca.studies.base import Subject
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from clip_tca.checks import check_whole, names
-from clip_tca.evaluation.base import Bases, Pairs
+from clip_tca.core.checks import check_whole, names
+from clip_tca.evaluation.base_runs import Bases, Pairs
 from clip_tca.evaluation.cost import Cost
 from clip_tca.evaluation.memory import PeakMemory
-from clip_tca.evaluation.methods import Choice, choose
-from clip_tca.evaluation.names import PLAIN
+from clip_tca.evaluation.method_choice import Choice, choose
 from clip_tca.evaluation.protocols import Clock, order, predict
-from clip_tca.methods import base_method
+from clip_tca.methods.registry import base_method
+from clip_tca.results.names import PLAIN
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import accuracy, on, present
-from clip_tca.studies.methods import ADAPTING, STORED
+from clip_tca.studies.measurable import ADAPTING, STORED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

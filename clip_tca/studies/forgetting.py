@@ -5,13 +5,13 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.checks import check_whole, names
-from clip_tca.evaluation.base import Bases
-from clip_tca.evaluation.forgetting import measure_forgetting
-from clip_tca.evaluation.methods import choose
+from clip_tca.core.checks import check_whole, names
+from clip_tca.evaluation.base_runs import Bases
+from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.source_forgetting import measure_forgetting
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import present, source
-from clip_tca.studies.methods import ADAPTING, STORED
+from clip_tca.studies.measurable import ADAPTING, STORED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.checks import numbers, one_of
-from clip_tca.pseudo_source import BALANCES
+from clip_tca.adapters.linear import LinearTCA
+from clip_tca.adapters.pseudo_source import BALANCES
+from clip_tca.core.checks import numbers, one_of
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import accuracy, present, shifted
-from clip_tca.tca import LinearTCA
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ class K(Study):
     paper = "Ablation study, figure 4c"
 
     def __init__(self, *, values: list[int] | tuple[int, ...] = PAPER, balance: str = "estimated") -> None:
-        """Try ``values`` with this ``balance`` of classes (see :mod:`clip_tca.pseudo_source`)."""
+        """Try ``values`` with this ``balance`` of classes (see :mod:`clip_tca.adapters.pseudo_source`)."""
         self.values = numbers("values", values)
         one_of("balance", balance, tuple(name for name in BALANCES if name != "oracle"))
         self.balance: Any = balance

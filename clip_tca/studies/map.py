@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from clip_tca.checks import check_whole, one_of, several
-from clip_tca.conditional import ConditionalTCA
-from clip_tca.embeddings import exact, unit
-from clip_tca.pseudo_source import select, uncertainty
+from clip_tca.adapters.conditional import ConditionalTCA
+from clip_tca.adapters.linear import LinearTCA
+from clip_tca.adapters.pseudo_source import select, uncertainty
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.checks import check_whole, one_of, several
+from clip_tca.core.tensors import exact, unit
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import accuracy, on, present
 from clip_tca.studies.plane import METHODS, imported, label_places, neighbours, principal_axes, rounded
-from clip_tca.tca import LinearTCA
-from clip_tca.zero_shot import ZeroShotClassifier
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

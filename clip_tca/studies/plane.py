@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clip_tca.statistics import Moments
+from clip_tca.adapters.statistics import Moments
 
 METHODS = ("pca", "tsne", "umap")
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.checks import check_whole, names, numbers
-from clip_tca.evaluation.methods import choose
+from clip_tca.core.checks import check_whole, names, numbers
+from clip_tca.evaluation.method_choice import choose
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import accuracy, present, shifted, shuffled, spread
-from clip_tca.studies.methods import ADAPTING_EMBEDDINGS
+from clip_tca.studies.measurable import ADAPTING_EMBEDDINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,12 +9,12 @@ classifier, nor how many steps W took. What is done here:
   predicted class, is measured beside it.
 * **g** is the linear classifier of the source's clusters, Gaussians of one common variance: logits
   (x·m_c − ‖m_c‖²/2) / s², with the means m_c and the variance s² of the source points. (It needs a bias, which a
-  classifier by texts has not, so the maps are taken from :mod:`clip_tca.alignment`, not through LinearTCA.)
+  classifier by texts has not, so the maps are taken from :mod:`clip_tca.adapters.solvers`, not through LinearTCA.)
 * **Process**: W by Adam from the identity with the paper's learning rate, 1e-3, until nothing changes any more; at step
   0 only the means are aligned. ``LinearTCA`` is the package's closed form (Monge).
-* **MLP-2, MLP-3**: the residual perceptron of :mod:`clip_tca.mlp`, 16 wide, trained from the identity until mean and
-  covariance are met. (The package's MLPTCA begins with the linear map. In two dimensions that leaves it nothing to
-  learn, which ``loss_after_linear`` records.)
+* **MLP-2, MLP-3**: the residual perceptron of :mod:`clip_tca.adapters.residual_mlp`, 16 wide, trained from the identity
+  until mean and covariance are met. (The package's MLPTCA begins with the linear map. In two dimensions that
+  leaves it nothing to learn, which ``loss_after_linear`` records.)
 
 Measured against the source: correlation distance ‖Σ − Σ_s‖²_F / 4d², distance of the means, mean distance of a class
 centre from its own in the source, and accuracy of g. The last two look at the classes of the test points; no map does.
@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from clip_tca import alignment, mlp
-from clip_tca.checks import check_whole
-from clip_tca.pseudo_source import select, uncertainty
-from clip_tca.statistics import Moments, coral_distance
+from clip_tca.adapters import residual_mlp, solvers
+from clip_tca.adapters.pseudo_source import select, uncertainty
+from clip_tca.adapters.statistics import Moments, coral_distance
+from clip_tca.core.checks import check_whole
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.plane import rounded
 from clip_tca.studies.shifts import SHIFTS, SOURCE_POINTS, TEST_POINTS, Points, Shift
@@ -134,7 +134,7 @@ def _measure(shift: Shift, seed: int, points: int) -> dict[str, Any]:
         **{f"mlp{layers}-tca": _perceptron(test.x, there, layers, seed) for layers in (2, 3)},
         "linear-tca, pseudo-source": _linear(test.x, here, selected),
     }
-    left, whole = (mlp.distances(x, there.mean, there.covariance()) for x in (linear, test.x))
+    left, whole = (residual_mlp.distances(x, there.mean, there.covariance()) for x in (linear, test.x))
     return {
         "source": rounded(source.x),
         "test": rounded(test.x),
@@ -164,15 +164,15 @@ def pseudo_source(source: Points, x: Tensor) -> Tensor:
 def _linear(x: Tensor, here: Moments, there: Moments, steps: int | None = None) -> Tensor:
     """(x − μ_t)W + μ_s with W after some steps, or exact."""
     sigmas = here.covariance(), there.covariance()
-    w = alignment.monge(*sigmas) if steps is None else alignment.gradient(*sigmas, steps, LR)
+    w = solvers.monge(*sigmas) if steps is None else solvers.gradient(*sigmas, steps, LR)
     return (x - here.mean) @ w + there.mean
 
 
 def _perceptron(x: Tensor, there: Moments, layers: int, seed: int) -> Tensor:
     mu, sigma = there.mean, there.covariance()
-    block = mlp.start(x.shape[1], layers, MLP_WIDTH, seed, x.device, x.dtype)
-    frame, fitted, _, _ = mlp.fit(x, mu, sigma, mlp.distances(x, mu, sigma), block, MLP_STEPS, LR)
-    return mlp.apply(x, frame, fitted)
+    block = residual_mlp.start(x.shape[1], layers, MLP_WIDTH, seed, x.device, x.dtype)
+    frame, fitted, _, _ = residual_mlp.fit(x, mu, sigma, residual_mlp.distances(x, mu, sigma), block, MLP_STEPS, LR)
+    return residual_mlp.apply(x, frame, fitted)
 
 
 def _scored(x: Tensor, source: Points, test: Points) -> dict[str, float]:

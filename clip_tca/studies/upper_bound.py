@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clip_tca.alignment import monge
-from clip_tca.embeddings import exact
-from clip_tca.pseudo_source import select
-from clip_tca.statistics import Moments, ledoit_wolf_shrinkage, shrink
+from clip_tca.adapters.linear import LinearTCA
+from clip_tca.adapters.pseudo_source import select
+from clip_tca.adapters.solvers import monge
+from clip_tca.adapters.statistics import Moments, ledoit_wolf_shrinkage, shrink
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.tensors import exact
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import accuracy, present, shifted, source
-from clip_tca.tca import LinearTCA
-from clip_tca.zero_shot import ZeroShotClassifier
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -27,8 +27,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
+from clip_tca.core.files import sha256, write_tensors, write_text
 from clip_tca.datasets.demo import CLASSES, IMAGES, STYLES, VERSION, Attributes, draw, scene
-from clip_tca.files import sha256, write_tensors, write_text
 
 TRAINING_SEED, VALIDATION_SEED, EVALUATION_SEED = 1, 2, 0
 PROMPT = "a photo of a {}"

@@ -1,0 +1,285 @@
+"""One Gaussian for each class, with a shared covariance, from soft assignments: the mathematics of ConditionalTCA.
+
+The derivation, with the numbered equations used here, is in :mod:`clip_tca.adapters.conditional`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clip_tca.adapters.statistics import Moments, mean
+from clip_tca.adapters.symmetric import eigh
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.tensors import CHUNK, chunks, exact
+
+FEWEST_PRIOR_IMAGES = 2.0
+
+
+@dataclass
+class Head:
+    """A linear classifier z ↦ z·weight + bias on prepared rows.
+
+    Attributes:
+        weight: ``(d, c)``.
+        bias: ``(c,)``.
+        counts: ``(c,)`` soft class counts n_c of the rows it was estimated from.
+        means: ``(c, d)`` class means m_c.
+        temperature: ``()`` by which weight and bias have been divided.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    counts: Tensor
+    means: Tensor
+    temperature: Tensor
+
+    def logits(self, z: Tensor) -> Tensor:
+        """Class scores ``(n, c)``."""
+        return torch.cat([part @ self.weight + self.bias for part in chunks(z)])
+
+
+def fewest(classes: int) -> int:
+    """The number of images below which zero-shot is kept."""
+    return max(32, 4 * classes)
+
+
+def gaussian_head(
+    z: Tensor,
+    classifier: ZeroShotClassifier,
+    shrinkage: Literal["auto"] | float = "auto",
+    anchor: float = 1.0,
+    rounds: int = 10,
+    moments: Moments | None = None,
+) -> Head:
+    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1.
+
+    ``moments`` are those of the rows, where they are known already.
+    """
+    n, d = z.shape
+    text = classifier.scale * exact(classifier.text.to(z.device)).T
+    zero_shot = classifier.log_probabilities(z)
+    posterior = zero_shot.exp()
+    one = torch.ones_like(text[0, 0])
+    if n < fewest(classifier.classes):
+        centre = mean(z)
+        counts = posterior.sum(dim=0)
+        means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
+        return Head(text, torch.zeros_like(text[0]), counts, means, one)
+    axes, y = Axes.of(z, moments)
+    soft = SoftStatistics.empty(axes, classifier.classes)
+    parts = list(zip(y.split(CHUNK), zero_shot.to(y.dtype).split(CHUNK), posterior.split(CHUNK), strict=True))
+    for part, _, q in parts:
+        soft.add(part, q, q)
+    amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
+    for _ in range(rounds):
+        fitted, soft = Gaussians.fit(axes, soft, amount), SoftStatistics.empty(axes, classifier.classes)
+        length = torch.zeros_like(axes.scatter[0])
+        for part, log_p, q in parts:  # q is overwritten in place
+            likelihood, lengths = fitted.leave_one_out(part, q)
+            q.copy_(likelihood.add_(log_p, alpha=anchor).softmax(dim=1))
+            soft.add(part, q, log_p.exp())
+            length += lengths.sum() / n
+    means, weight, bias = fitted.discriminant(soft, length)
+    weight = axes.directions @ weight
+    bias = bias - axes.centre @ weight
+    means = means @ axes.directions.T + axes.centre
+    return Head(anchor * text + weight, bias, soft.counts, means, one)
+
+
+def as_sure_as_zero_shot(head: Head, z: Tensor, classifier: ZeroShotClassifier) -> Head:
+    """``head`` at the temperature at which it is as confident of the rows of ``z`` ``(n, d)``, on average, as g is."""
+    if len(z) < fewest(classifier.classes):
+        return head  # it is g
+    some = z[:: max(1, len(z) // 8192)]
+    confidence = classifier.log_probabilities(some).max(dim=1).values.exp().mean()
+    temperature = matching_temperature(head.logits(some), confidence)
+    return replace(head, weight=head.weight / temperature, bias=head.bias / temperature, temperature=temperature)
+
+
+@dataclass
+class Axes:
+    """The principal axes of n rows. About them the scatter is diagonal, which makes every round cheap.
+
+    Attributes:
+        n: Number of rows.
+        centre: ``(d,)`` their mean.
+        directions: ``(d, r)`` orthonormal columns, r = min(n, d): the rows differ in no other direction.
+        scatter: ``(r,)`` Σᵢ yᵢ² along each.
+    """
+
+    n: int
+    centre: Tensor
+    directions: Tensor
+    scatter: Tensor
+
+    @classmethod
+    def of(cls, z: Tensor, moments: Moments | None = None) -> tuple[Axes, Tensor]:
+        """The axes of the rows of ``z`` ``(n, d)``, and the rows along them ``(n, r)``, in the dtype of ``z``."""
+        n, d = z.shape
+        if n < d:  # in the span of the rows: n dimensions in place of d
+            centre = mean(z)
+            span, x = torch.linalg.qr((exact(z) - centre).T)
+            scatter = x @ x.T
+        else:
+            moments = moments or Moments.of(z)
+            span, centre, scatter = None, moments.mean, moments.scatter
+        values, vectors = eigh(scatter)
+        directions = vectors if span is None else span @ vectors
+        y, turn, shift = z.new_empty(n, len(values)), directions.to(z.dtype), centre.to(z.dtype)
+        for start in range(0, n, CHUNK):
+            y[start : start + CHUNK] = (z[start : start + CHUNK] - shift) @ turn
+        return cls(n, centre, directions, values.clamp_min(0.0)), y
+
+
+@dataclass
+class SoftStatistics:
+    """What equation (2) needs of the soft assignments; the statistics of two sets of rows add up.
+
+    Attributes:
+        counts: ``(c,)`` n_c = Σᵢ q_ic.
+        squares: ``(c,)`` Σᵢ q_ic².
+        sums: ``(c, r)`` Σᵢ q_ic yᵢ of the rows along their axes.
+        support: ``(c,)`` Σᵢ q_ic p⁰_ic.
+    """
+
+    counts: Tensor
+    squares: Tensor
+    sums: Tensor
+    support: Tensor
+
+    @classmethod
+    def empty(cls, axes: Axes, classes: int) -> SoftStatistics:
+        """Statistics of no rows, on the device of ``axes``."""
+        sums = axes.scatter.new_zeros(classes, len(axes.scatter))
+        return cls(sums[:, 0].clone(), sums[:, 0].clone(), sums, sums[:, 0].clone())
+
+    def add(self, y: Tensor, posterior: Tensor, zero_shot: Tensor) -> None:
+        """Add the rows of ``y`` ``(n, r)`` with q = ``posterior`` and p⁰ = ``zero_shot``, both ``(n, c)``."""
+        self.counts += posterior.sum(dim=0)
+        self.squares += posterior.square().sum(dim=0)
+        self.sums += posterior.T.to(y.dtype) @ y
+        self.support += (posterior * zero_shot).sum(dim=0)
+
+
+def prior_images(axes: Axes, soft: SoftStatistics) -> Tensor:
+    """κ: how many images at the mean of all each class is given, the ratio of variance within classes to between.
+
+    Of the variance seen between class means, Σᵢ q_ic²/n_c of the variance within is noise and is taken off. At least 2,
+    at most 100.
+    """
+    counts = soft.counts.clamp_min(torch.finfo(soft.counts.dtype).tiny)
+    total = axes.scatter.sum() / axes.n
+    seen = (soft.sums.square().sum(dim=1) / counts).sum() / axes.n
+    noise = (soft.squares / counts).sum() / axes.n
+    within = torch.minimum((total - seen) / (1 - noise).clamp_min(1e-3), total)
+    between = seen - within * noise
+    return torch.where(between > 0, within / between, 100.0).clamp(FEWEST_PRIOR_IMAGES, 100.0)
+
+
+@dataclass
+class Gaussians:
+    """N(m_c, S) for each class with its log prior, along the axes of all rows.
+
+    With the scatter Λ of all rows diagonal, Ŝ = (Λ − Σ_c (n_c + 2κ) m_c m_cᵀ) / n by equation (2), so S = B − EᵀE with
+    B diagonal and one row of E for each class, and S⁻¹ = B⁻¹ + FᵀF with F = (I − EB⁻¹Eᵀ)^{-1/2} E B⁻¹ (Woodbury).
+    For more classes than dimensions it is S⁻¹ = FᵀF.
+
+    Attributes:
+        totals: ``(c,)`` n_c + κ.
+        prior_images: ``()`` κ.
+        means: ``(c, r)`` class means m_c.
+        diagonal: ``(r,)`` B⁻¹, or zeros.
+        factor: ``(min(c, r), r)`` F.
+        log_prior: ``(c,)`` γ log π_c.
+    """
+
+    totals: Tensor
+    prior_images: Tensor
+    means: Tensor
+    diagonal: Tensor
+    factor: Tensor
+    log_prior: Tensor
+
+    @classmethod
+    def fit(cls, axes: Axes, soft: SoftStatistics, shrinkage: float) -> Gaussians:
+        """Estimate (2) from the scatter of all rows and the soft statistics."""
+        kappa = prior_images(axes, soft)
+        totals = soft.counts + kappa
+        means = soft.sums / totals[:, None]
+        removed = (totals + kappa).sqrt()[:, None] * means
+        spread = axes.scatter.sum()
+        # identical rows leave no spread within classes: keep a positive one that stays finite when inverted
+        floor = torch.maximum(0.01 * spread / axes.n, 1e-9 * (spread / axes.n + axes.centre.square().sum()))
+        variance = torch.maximum((spread - removed.square().sum()) / axes.n, floor.clamp_min(1e-30)) / len(axes.centre)
+        diagonal = (axes.scatter * ((1 - shrinkage) / axes.n) + variance * (shrinkage + 1e-6)).reciprocal()
+        # a little less than all of it, so that rounding of float32 rows can't make S indefinite
+        e = removed * ((1 - 2e-6) * ((1 - shrinkage) / axes.n) ** 0.5)
+        if len(e) <= len(diagonal):
+            rest = torch.eye(len(e), dtype=e.dtype, device=e.device) - (e * diagonal) @ e.T
+            factor = torch.linalg.solve_triangular(torch.linalg.cholesky(rest), e * diagonal, upper=False)
+        else:  # more classes than dimensions: S itself is the smaller matrix, and S⁻¹ = FᵀF
+            root = torch.linalg.cholesky(diagonal.reciprocal().diag() - e.T @ e)
+            diagonal = torch.zeros_like(diagonal)
+            factor = torch.linalg.solve_triangular(root, torch.eye(len(root)).to(root), upper=False)
+        prior = (soft.support + 1) / (soft.support.sum() + len(totals))
+        strength = 2 + prior.square().sum().log() / math.log(len(totals))
+        return cls(totals, kappa, means, diagonal, factor, strength * prior.log())
+
+    @cached_property
+    def towards(self) -> Tensor:
+        """S⁻¹m_c ``(r, c)``."""
+        return self.precise(self.means)
+
+    def precise(self, y: Tensor) -> Tensor:
+        """S⁻¹yᵀ ``(r, n)`` of ``y`` ``(n, r)``."""
+        return self.diagonal[:, None] * y.T + self.factor.T @ (self.factor @ y.T)
+
+    def leave_one_out(self, y: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
+        """log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
+        products = y @ torch.cat([self.factor.T, self.towards], dim=1).to(y.dtype)  # the dear ones: in the rows' dtype
+        along, across = products.split([len(self.factor), len(self.means)], dim=1)
+        lengths = exact(y.square() @ self.diagonal.to(y.dtype) + along.square().sum(dim=1))
+        score = exact(across).mul(-2).add_(lengths[:, None]).add_((self.means.T * self.towards).sum(dim=0))
+        score /= (posterior / self.totals).neg_().add_(1).square_()  # in place: each is as large as all rows × classes
+        return score.mul_(-0.5).add_(self.log_prior), lengths
+
+    def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Final means ``(c, r)``, weight ``(r, c)`` and bias ``(c,)`` of log N(y; m_c, S) + γ log π_c.
+
+        ``length`` is the mean of the lengths of :meth:`leave_one_out`: about ``length``/n_c of the squared length of an
+        estimated mean is noise.
+        """
+        totals = soft.counts + self.prior_images
+        means = soft.sums / totals[:, None]
+        weight = self.precise(means)
+        square = (means.T * weight).sum(dim=0) - length * soft.counts / totals.square()
+        return means, weight, self.log_prior - 0.5 * square
+
+
+def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:
+    """The temperature ≥ 1 at which the mean of the largest softmax probability falls to ``confidence`` (bisection)."""
+    low, high = torch.zeros_like(confidence), torch.full_like(confidence, 20.0)
+    gaps = (logits - logits.max(dim=1, keepdim=True).values).T.contiguous()  # classes first: sums over them are fast
+    powers = torch.empty_like(gaps)
+    for _ in range(32):
+        middle = (low + high) / 2
+        sure = torch.div(gaps, 2**middle, out=powers).exp_().sum(dim=0).reciprocal_().mean() > confidence
+        low, high = torch.where(sure, middle, low), torch.where(sure, high, middle)
+    return 2**low
+
+
+def least_move(head: Head, classifier: ZeroShotClassifier) -> tuple[Tensor, Tensor]:
+    """``(d, d)`` matrix and ``(d,)`` offset of the smallest move after which zero-shot says what ``head`` says."""
+    text = classifier.scale * exact(classifier.text.to(head.weight.device))
+    text = (text - text.mean(dim=0)).T
+    weight = head.weight - head.weight.mean(dim=1, keepdim=True)
+    inverse = torch.linalg.pinv(text, rtol=1e-6)
+    matrix = (weight - text) @ inverse
+    matrix.diagonal().add_(1.0)
+    return matrix, (head.bias - head.bias.mean()) @ inverse

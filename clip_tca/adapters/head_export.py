@@ -1,0 +1,81 @@
+"""A saved state as a plain linear classifier: an ONNX model, or the two tensors of a ``torch.nn.Linear``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clip_tca.adapters.linear_head import LinearHead
+from clip_tca.adapters.state import read_state
+from clip_tca.core.files import atomic, write_tensors
+
+SUFFIXES = (".onnx", ".safetensors")
+
+
+def load_head(path: Path) -> LinearHead:
+    """The classifier in a saved state; no class texts are needed."""
+    record, tensors = read_state(path)
+    if "solution.weight" not in tensors or "solution.bias" not in tensors:
+        raise ValueError(
+            f"{path}: a {record['class']} is not linear and can't be exported; fit a LinearTCA or ConditionalTCA"
+        )
+    return LinearHead(
+        tensors["solution.weight"].T.contiguous(), tensors["solution.bias"], bool(record["options"]["normalize"])
+    )
+
+
+def export(head: LinearHead, path: Path) -> None:
+    """Write ``.onnx`` or ``.safetensors``, whole or not at all."""
+    if path.suffix.lower() == ".onnx":
+        content = onnx_model(head).SerializeToString()
+        with atomic(path) as part:
+            part.write_bytes(content)
+    elif path.suffix.lower() == ".safetensors":
+        tensors = {name: value.float().contiguous() for name, value in head.linear().state_dict().items()}
+        write_tensors(path, tensors, {"normalize": str(head.normalize).lower()})
+    else:
+        raise ValueError(f"output: {path}; allowed are names that end with {' or '.join(SUFFIXES)}")
+
+
+def onnx_model(head: LinearHead) -> Any:
+    """``embeddings`` (n, d) → ``logits`` (n, c) and ``labels`` (n,); scales to unit length first where TCA does."""
+    try:
+        from onnx import TensorProto, checker, helper, numpy_helper
+    except ImportError:
+        raise ValueError('onnx is not installed; pip install "clip-tca[onnx]"') from None
+    classes, dim = head.weight.shape
+    constants: dict[str, np.ndarray] = {
+        "weight": head.weight.cpu().numpy().astype(np.float32),
+        "bias": head.bias.cpu().numpy().astype(np.float32),
+        "tiny": np.array(1e-12, np.float32),
+        "axes": np.array([1], np.int64),
+    }
+    nodes = [
+        helper.make_node("ReduceL2", ["embeddings", "axes"], ["length"], keepdims=1),
+        helper.make_node("Max", ["length", "tiny"], ["safe"]),
+        helper.make_node("Div", ["embeddings", "safe"], ["unit"]),
+    ]
+    rows = "unit" if head.normalize else "embeddings"
+    nodes = nodes if head.normalize else []
+    nodes += [
+        helper.make_node("Gemm", [rows, "weight", "bias"], ["logits"], transB=1),
+        helper.make_node("ArgMax", ["logits"], ["labels"], axis=1, keepdims=0),
+    ]
+    used = {name for node in nodes for name in node.input}
+    graph = helper.make_graph(
+        nodes,
+        "clip-tca",
+        [helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["n", dim])],
+        [
+            helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", classes]),
+            helper.make_tensor_value_info("labels", TensorProto.INT64, ["n"]),
+        ],
+        [numpy_helper.from_array(value, name) for name, value in constants.items() if name in used],
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], producer_name="clip-tca", ir_version=9
+    )
+    checker.check_model(model)
+    return model

@@ -1,0 +1,177 @@
+"""Mean and covariance: of a matrix, of a stream, of several streams merged.
+
+Σ = (ZᵀZ − n μμᵀ) / (n − 1), the paper's covariance, is formed from centred sums in float64 (Chan's update), so a
+stream in any batches, or several processes merged in any order, give the one-shot result to rounding.
+:class:`Moments` also carries what Ledoit–Wolf shrinkage needs, Σᵢ‖xᵢ−μ‖⁴ and Σᵢ‖xᵢ−μ‖²(xᵢ−μ), so shrinkage
+streams as exactly as the covariance does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from clip_tca.adapters.symmetric import symmetric_product
+from clip_tca.core.tensors import chunks, exact, exact_dtype
+
+
+@dataclass
+class Moments:
+    """Count, mean and centred sums of the rows seen so far.
+
+    Attributes:
+        n: Number of rows.
+        mean: ``(d,)`` mean μ.
+        scatter: ``(d, d)`` Σᵢ (xᵢ−μ)(xᵢ−μ)ᵀ.
+        cubes: ``(d,)`` Σᵢ ‖xᵢ−μ‖² (xᵢ−μ).
+        quartics: ``()`` Σᵢ ‖xᵢ−μ‖⁴.
+    """
+
+    n: int
+    mean: Tensor
+    scatter: Tensor
+    cubes: Tensor
+    quartics: Tensor
+
+    @classmethod
+    def empty(cls, dim: int, device: torch.device | str = "cpu") -> Moments:
+        """Moments of no rows at all."""
+        device = torch.device(device)
+        zeros = torch.zeros(dim, dim, device=device, dtype=exact_dtype(device))
+        return cls(0, zeros[0].clone(), zeros, zeros[0].clone(), zeros[0, 0].clone())
+
+    @classmethod
+    def of(cls, z: Tensor) -> Moments:
+        """Moments of the rows of ``z`` ``(n, d)``."""
+        moments = cls.empty(z.shape[1], z.device)
+        moments.update(z)
+        return moments
+
+    def update(self, z: Tensor) -> None:
+        """Add the rows of ``z`` ``(n, d)``, any number of them."""
+        for part in chunks(z) if len(z) else ():
+            mean = part.mean(dim=0)
+            x = part - mean
+            squares = torch.linalg.vector_norm(x, dim=1).square()  # without a temporary of the size of x
+            self._add(
+                len(part), mean, symmetric_product(x, x) if len(part) > 1 else None, squares @ x, squares @ squares
+            )
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of both sets of rows together; neither operand changes."""
+        merged = Moments(self.n, self.mean.clone(), self.scatter.clone(), self.cubes.clone(), self.quartics.clone())
+        if other.n:
+            merged._add(other.n, other.mean, other.scatter, other.cubes, other.quartics)
+        return merged
+
+    def covariance(self) -> Tensor:
+        """Unbiased covariance ``(d, d)``; zeros for fewer than two rows."""
+        return self.scatter / max(self.n - 1, 1)
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything needed to go on, by name."""
+        tensors = {f"moments.{name}": getattr(self, name) for name in ("mean", "scatter", "cubes", "quartics")}
+        return {"moments.n": torch.tensor(self.n), **tensors}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what :meth:`state` gave."""
+        self.n = int(tensors["moments.n"])
+        for name in ("mean", "scatter", "cubes", "quartics"):
+            setattr(self, name, tensors[f"moments.{name}"])
+
+    def _add(self, n: int, mean: Tensor, scatter: Tensor | None, cubes: Tensor, quartics: Tensor) -> None:
+        """Chan's update: shift both sets of centred sums to the joint mean, then add (``scatter`` None: one row)."""
+        total = self.n + n
+        gap = mean - self.mean
+        own, its = gap * (n / total), gap * (-self.n / total)
+        own_cubes, own_quartics = _shifted(self.n, self.scatter, self.cubes, self.quartics, own)
+        its_cubes, its_quartics = _shifted(n, scatter, cubes, quartics, its)
+        self.cubes, self.quartics = own_cubes + its_cubes, own_quartics + its_quartics
+        self.scatter.addr_(gap, gap, alpha=self.n * n / total)
+        if scatter is not None:
+            self.scatter += scatter
+        self.mean = self.mean + own
+        self.n = total
+
+
+class Segments:
+    """Moments of numbered segments of a stream, merged two by two: 0 with 1, 2 with 3, then those pairs, and so on.
+
+    Rounding depends on the order of sums. Here it depends on the numbers alone, so the total is the same to the bit
+    whichever process has seen which segments.
+    """
+
+    def __init__(self) -> None:
+        """No segments yet."""
+        self.nodes: dict[tuple[int, int], Moments] = {}
+
+    def add(self, number: int, moments: Moments, level: int = 0) -> None:
+        """Add segment ``number``, or the ``number``-th group of 2^level segments."""
+        while (sibling := self.nodes.pop((level, number ^ 1), None)) is not None:
+            moments = sibling.merge(moments) if number & 1 else moments.merge(sibling)
+            level, number = level + 1, number >> 1
+        self.nodes[level, number] = moments
+
+    def merge(self, other: Segments) -> None:
+        """Add the segments of another process."""
+        for (level, number), moments in other.nodes.items():
+            self.add(number, moments, level)
+
+    def total(self, rest: Moments) -> Moments:
+        """Moments of all segments, and of ``rest``, which comes after them."""
+        found = [moments for (level, number), moments in sorted(self.nodes.items(), key=lambda n: n[0][1] << n[0][0])]
+        return reduce(Moments.merge, [*found, rest]) if found else rest
+
+
+def _shifted(n: int, scatter: Tensor | None, cubes: Tensor, quartics: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Third and fourth centred sums about ``μ + shift`` from those about μ (expand ‖u − shift‖² and use Σu = 0)."""
+    square = shift @ shift
+    moved = torch.zeros_like(shift) if scatter is None else scatter @ shift
+    trace = torch.zeros_like(square) if scatter is None else scatter.diagonal().sum()
+    quartics = quartics - 4 * (shift @ cubes) + 4 * (shift @ moved) + 2 * square * trace + n * square**2
+    return cubes - shift * trace - 2 * moved - n * square * shift, quartics
+
+
+def mean(z: Tensor) -> Tensor:
+    """Mean of the rows of ``z``, accumulated in float64."""
+    return sum((part.sum(dim=0) for part in chunks(z)), exact(z.new_zeros(z.shape[1]))) / len(z)
+
+
+def covariance(z: Tensor) -> Tensor:
+    """Unbiased covariance ``(d, d)`` of the rows of ``z``, accumulated in float64; zeros for one row."""
+    return Moments.of(z).covariance()
+
+
+def shrink(sigma: Tensor, amount: Tensor | float) -> Tensor:
+    """(1 − a) Σ + a (tr Σ / d) I: the same total variance, better conditioned."""
+    shrunk = sigma * (1 - amount)
+    shrunk.diagonal().add_(sigma.diagonal().mean() * amount)
+    return shrunk
+
+
+def ledoit_wolf_shrinkage(moments: Moments) -> Tensor:
+    """The amount of shrinkage, in [0, 1], that Ledoit and Wolf (2004) show to be best in expected squared error."""
+    n, d = moments.n, len(moments.mean)
+    zero = torch.zeros_like(moments.quartics)
+    if n < 2 or d == 1:
+        return zero
+    sigma = moments.scatter / n
+    squares = sigma.square().sum()
+    distance = squares - sigma.diagonal().sum().square() / d
+    noise = torch.minimum((moments.quartics / n - squares) / n, distance)
+    return torch.where((distance > 0) & (noise > 0), noise / distance, zero)
+
+
+def ledoit_wolf(z: Tensor) -> tuple[Tensor, float]:
+    """Ledoit–Wolf covariance (maximum-likelihood scaling, 1/n) and its shrinkage, as scikit-learn defines them."""
+    moments = Moments.of(z)
+    amount = ledoit_wolf_shrinkage(moments)
+    return shrink(moments.scatter / moments.n, amount), float(amount)
+
+
+def coral_distance(a: Tensor, b: Tensor) -> Tensor:
+    """The paper's correlation distance of two covariances, ‖A − B‖²_F / 4d²."""
+    return (a - b).square().sum() / (4 * a.shape[0] ** 2)

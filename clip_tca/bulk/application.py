@@ -1,0 +1,59 @@
+"""A fitted or learning adapter, applied to blocks: what is to be written of each, and what zero-shot says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clip_tca.adapters.base import Adapter
+from clip_tca.bulk.block import Block, Kind, Result
+from clip_tca.core.tensors import to_tensor, unit
+
+
+@dataclass(frozen=True)
+class Application:
+    """Blocks in, results out.
+
+    Attributes:
+        adapter: Fitted; or learning as it goes, if there is a ``batch``.
+        kinds: What is to be written.
+        device: Where to compute.
+        compare: Also predict by zero-shot.
+        batch: Rows to learn from and predict at a time; None learns nothing.
+    """
+
+    adapter: Adapter
+    kinds: tuple[Kind, ...]
+    device: torch.device
+    compare: bool = False
+    batch: int | None = None
+
+    def __call__(self, block: Block) -> Result:
+        """Adapt a block of finite rows."""
+        rows = to_tensor(block.z).to(self.device)
+        parts = [self._arrays(part) for part in (rows.split(self.batch) if self.batch else [rows])]
+        arrays = parts[0] if len(parts) == 1 else {kind: np.concatenate([p[kind] for p in parts]) for kind in parts[0]}
+        before = None
+        if self.compare:
+            known = self.adapter.classifier
+            before = known.predict(unit(rows) if self.adapter.normalize else rows).cpu().numpy()
+        return Result(arrays, block.others, before)
+
+    def _arrays(self, rows: Tensor) -> dict[Kind, np.ndarray]:
+        scored = self.compare or self.kinds != ("embeddings",)
+        if self.batch:
+            moved, logits = self.adapter.partial_fit(rows).adapt(rows)
+        else:
+            moved, logits = self.adapter._applied(rows, "embeddings" in self.kinds, scored)
+        arrays: dict[Kind, np.ndarray] = {}
+        if "embeddings" in self.kinds:
+            arrays["embeddings"] = moved.cpu().numpy()
+        if scored:
+            best = logits.max(dim=1)
+            arrays["labels"] = best.indices.cpu().numpy()
+            if "scores" in self.kinds:
+                arrays["scores"] = (best.values - logits.logsumexp(dim=1)).exp().cpu().numpy()
+        return arrays

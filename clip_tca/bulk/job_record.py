@@ -1,0 +1,64 @@
+"""The record of ``clip-tca adapt``: what was read, how it was adapted, what was left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from clip_tca.core.provenance import commit, peak_memory, versions
+
+if TYPE_CHECKING:
+    from clip_tca.bulk.class_texts import Texts
+    from clip_tca.bulk.job import Job, Tally
+
+SCHEMA = 1
+NAMED = 100
+"""Rows left out that are named, of each shard."""
+
+
+def describe(job: Job, tally: Tally, method: str, texts: Texts) -> dict[str, Any]:
+    """Everything that changes from run to run is in ``cost``."""
+    shelf, adapter = job.layout.shelf, job.adapter
+    left_out: dict[str, dict[str, Any]] = {}
+    for unit in shelf.units():
+        if rows := tally.bad.get(unit.number):
+            found = left_out.setdefault(shelf.shards[unit.shard].path.name, {"rows": 0, "first": []})
+            found["rows"] += len(rows)
+            found["first"] = [*found["first"], *rows][:NAMED]
+    counts = adapter._solution.get("pseudo_source_counts")
+    scored = None
+    if job.labels is not None and tally.rows:
+        scored = {
+            "images": tally.rows,
+            "correct": tally.right,
+            "correct_zero_shot": tally.right_before,
+            "accuracy": 100 * tally.right / tally.rows,
+            "accuracy_zero_shot": 100 * tally.right_before / tally.rows,
+        }
+    return {
+        "schema_version": SCHEMA,
+        "command": "adapt",
+        "input": {
+            "shards": [{"name": shard.path.name, "rows": shard.rows} for shard in shelf.shards],
+            "dimensions": shelf.dim,
+            "dtype": str(shelf.dtype),
+        },
+        "text": texts.about,
+        "classes": texts.classes,
+        "method": {"name": method, "parameters": {name: getattr(adapter, name) for name in adapter.options}},
+        "setting": "online" if job.batch else "loaded" if job.fitted else "transductive",
+        "batch_size": job.batch,
+        "rows": tally.rows,
+        "left_out": left_out,
+        "pseudo_source_counts": None if counts is None else counts.tolist(),
+        "written": {kind: str(dtype) for kind, dtype in job.layout.dtypes.items()},
+        "scored": scored,
+        "versions": versions(),
+        "commit": commit(),
+        "cost": {
+            "processes": job.processes.size,
+            "device": job.device.type,
+            "fitting_seconds": tally.fitting_seconds,
+            "adapting_seconds": tally.adapting_seconds,
+            "peak_memory_bytes": peak_memory(job.device),
+        },
+    }

@@ -1,0 +1,1 @@
+"""f: from pictures to embeddings, and the store that keeps them."""

@@ -1,0 +1,66 @@
+"""Weights files: do they fit the model's activation, and what tells one from another."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from clip_tca.encoding.torchscript import is_torchscript
+
+log = logging.getLogger("clip_tca")
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
+CONFIGURATION = "open_clip_config.json"
+"""The configuration beside the weights, in a folder or on the hub."""
+
+
+def check_gelu(model: str, pretrained: str, quick: bool) -> None:
+    """Refuse weights trained with the other activation than the model has, naming the right model.
+
+    OpenAI's weights in a model with plain GELU lose about 4 points of accuracy; open_clip only warns.
+    """
+    import open_clip
+
+    if bool((open_clip.get_model_config(model) or {}).get("quick_gelu", False)) == quick:
+        return
+    right = f"{model}-quickgelu" if quick else model.removesuffix("-quickgelu")
+    if right == model or right not in open_clip.list_models():
+        return  # open_clip has no other model for these weights
+    kinds = ("QuickGELU", "GELU") if quick else ("GELU", "QuickGELU")
+    raise ValueError(
+        f"model: the weights {pretrained} were trained with {kinds[0]}, {model} has {kinds[1]}; use --model {right}"
+    )
+
+
+def other_gelu(model: str, pretrained: str) -> str:
+    """A hint, if a tag belongs to the model without QuickGELU."""
+    import open_clip
+
+    other = model.removesuffix("-quickgelu")
+    there = other != model and open_clip.get_pretrained_cfg(other, pretrained)
+    return f"; {pretrained} belongs to --model {other}" if there else ""
+
+
+def check_file(model: str, file: Path) -> None:
+    """:func:`check_gelu` for a local file, as far as it can be told from which weights it holds."""
+    # TorchScript comes from OpenAI alone, and the hub's copies are in folders named *.openai: all with QuickGELU
+    if is_torchscript(file) or any(part.endswith(".openai") for part in file.parts):
+        check_gelu(model, file.name, quick=True)
+    elif "openai" in str(file).lower() and not model.endswith("-quickgelu"):
+        log.warning("%s: if these are OpenAI's weights, the model must be %s-quickgelu", file, model)
+
+
+def stamps(file: Path, folder: str) -> list[list[int]]:
+    """What changes when the weights, or the configuration in ``folder`` (if any), are written again."""
+    files = [file, *([Path(folder) / CONFIGURATION] if folder else [])]
+    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in map(os.stat, files)]
+
+
+def offline(what: str, error: Exception) -> str:
+    """What to do when weights can't be downloaded."""
+    reason = " ".join(str(error).split())[:160]
+    return (
+        f"the weights of {what} could not be downloaded ({reason}); give a local file with --pretrained FILE, "
+        "point HF_HOME at a cache that has them, or try --dataset demo, which needs no download"
+    )

@@ -1,0 +1,89 @@
+"""Every name that ``--method`` takes: the adapters, the base methods, and TCA on top of those.
+
+Methods are imported when they are asked for, so that the names alone cost nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
+
+from clip_tca.adapters.registry import ADAPTERS
+
+if TYPE_CHECKING:
+    from clip_tca.methods.base import Method
+
+M = TypeVar("M", bound="Method")
+
+_HOMES = {
+    "tent": "tent.Tent",
+    "clipartt": "clipartt.CLIPArTT",
+    "watt-p": "watt.WattP",
+    "watt-s": "watt.WattS",
+    "tpt": "tpt.TPT",
+    "plc": "plc.PLC",
+    "eata": "eata.EATA",
+    "sar": "sar.SAR",
+    "tsd": "tsd.TSD",
+    "tea": "tea.TEA",
+    "tipi": "tipi.TIPI",
+    "t3a": "t3a.T3A",
+    "adanpc": "adanpc.AdaNPC",
+    "tda": "tda.TDA",
+}
+BASES = tuple(_HOMES)
+"""Base methods that come with the package."""
+
+ZERO_SHOT = "zero-shot"
+"""The classifier as it is: nothing adapts."""
+
+PLUS = "+tca"
+"""What stands behind a base method's name for LinearTCA on top of it."""
+
+ON_EMBEDDINGS = (ZERO_SHOT, *ADAPTERS)
+"""Methods that need embeddings alone."""
+
+METHODS = (*ON_EMBEDDINGS, *[name + plus for name in BASES for plus in ("", PLUS)])
+EVERY = "all"
+"""What stands for every method that uses no labels."""
+
+ALLOWED = (
+    f"{', '.join([*ON_EMBEDDINGS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it; "
+    f"{EVERY} is every method but the oracle"
+)
+DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "mlp2-tca", "mlp3-tca", "conditional-tca")
+
+_REGISTERED: dict[str, type[Method]] = {}
+
+
+def register(method: type[M]) -> type[M]:
+    """Make a method of one's own known by its ``name`` to :func:`clip_tca.evaluate`; can stand above a class as ``@``.
+
+    Registering another class of the same name replaces the first.
+
+    Raises:
+        ValueError: If the class lacks an attribute of :class:`clip_tca.methods.base.Method`, or its name is taken.
+    """
+    for attribute in ("name", "summary", "updates", "backpropagation", "sees"):
+        if not hasattr(method, attribute):
+            raise ValueError(
+                f"method: {method.__name__} has no {attribute!r}; clip_tca/methods/base.py says what it is"
+            )
+    if method.name in (*METHODS, EVERY) or method.name.endswith(PLUS):
+        raise ValueError(f"method: the name {method.name!r} is taken; give {method.__name__} another")
+    _REGISTERED[method.name] = method
+    return method
+
+
+def registered() -> tuple[str, ...]:
+    """Names of the methods that were registered."""
+    return tuple(_REGISTERED)
+
+
+def base_method(name: str) -> type[Method]:
+    """The class of a base method."""
+    if name in _REGISTERED:
+        return _REGISTERED[name]
+    module, _, kind = _HOMES[name].partition(".")
+    found: type[Method] = getattr(import_module(f"clip_tca.methods.{module}"), kind)
+    return found

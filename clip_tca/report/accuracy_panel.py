@@ -1,0 +1,73 @@
+"""What came out: the finding in a sentence, the table beside published numbers, and gains by domain."""
+
+from __future__ import annotations
+
+from clip_tca.report.charts import Gain, gains
+from clip_tca.report.html_tables import from_table
+from clip_tca.report.markup import Safe, count, join, signed, tag
+from clip_tca.report.run import BEFORE, NO_BEFORE, Run, Section
+from clip_tca.results.table import table
+
+
+def headline(run: Run) -> Safe:
+    """Zero-shot and the best method without labels in large figures, and one sentence, whatever it is."""
+    honest = [method for method in run.methods if method not in run.oracles]
+    if not honest or not run.has_before:
+        return Safe("")
+    before = run.average(BEFORE)
+    best = max(honest, key=run.average)
+    gain = run.average(best) - before
+    figures = [
+        _figure("zero-shot", f"{before:.2f} %"),
+        _figure(best, f"{run.average(best):.2f} %"),
+        _figure("change", signed(gain), "gained" if gain > 0 else "lost" if gain < 0 else ""),
+    ]
+    return join(tag("dl", *figures, class_="figures"), tag("p", finding(run, best), class_="finding"))
+
+
+def finding(run: Run, best: str) -> str:
+    """One sentence: what the method with the highest average did, and where."""
+    before, after = run.accuracy[BEFORE], run.accuracy[best]
+    gain = run.average(best) - run.average(BEFORE)
+    up = sum(after[d] > before[d] for d in after)
+    down = sum(after[d] < before[d] for d in after)
+    where = f"it gained in {up} and lost in {down} of {count(len(after), 'domain', 'domains')}"
+    others = "Of the methods that use no labels, "
+    if gain > 0:
+        return f"{others}{best} has the highest average: {signed(gain)} points over zero-shot; {where}."
+    if gain == 0:
+        return f"{others}none has a higher average than zero-shot; {best} has the same, and {where}."
+    return f"{others}none has a higher average than zero-shot; {best} comes closest at {signed(gain)} points; {where}."
+
+
+def _figure(name: str, value: str, kind: str = "") -> Safe:
+    return tag("div", tag("dt", name), tag("dd", value, class_=kind or None))
+
+
+def accuracy(run: Run) -> Section:
+    """The table of ``clip-tca eval``."""
+    shown = table(run.record)
+    intro = "In bold the highest measured number of each column among the methods that use no labels."
+    return Section("Accuracy", join(tag("p", intro, class_="lead"), from_table(shown, shown.title[0])))
+
+
+def domain_gains(run: Run) -> Section:
+    """The chart."""
+    if not run.has_before or not run.methods:
+        return Section("Gains by domain", None, NO_BEFORE if run.methods else "zero-shot is the only method")
+    panels = {"average": [_gain(run, m, run.average(m) - run.average(BEFORE)) for m in run.methods]}
+    for domain in run.domains:
+        panels[domain] = [
+            _gain(run, method, run.accuracy[method][domain] - run.accuracy[BEFORE][domain])
+            for method in run.methods
+            if domain in run.accuracy[method]
+        ]
+    seeds = len(run.record["seeds"])
+    shuffles = f", mean of {seeds} shuffles" if seeds > 1 else ""
+    oracles = " Dashed bars are oracles: they use true labels." if run.oracles else ""
+    intro = f"Accuracy minus that of zero-shot, in percentage points{shuffles}; all panels on one scale.{oracles}"
+    return Section("Gains by domain", join(tag("p", intro, class_="lead"), gains(panels)))
+
+
+def _gain(run: Run, method: str, points: float) -> Gain:
+    return Gain(run.shown(method), points, method in run.oracles)

@@ -1,0 +1,71 @@
+"""The published numbers (eval/reported/), shown only beside a run of the same model on the same images.
+
+WATT never saw the last batch of 128 and still divided by all images; the TCA paper divided by the images seen. So each
+row carries its divisor, and WATT's rows appear twice: as published, and rescaled to the images seen.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from clip_tca.core.resources import resource
+from clip_tca.results.names import PROTOCOLS
+
+MODELS = ("ViT-B-16", "ViT-B-16-quickgelu")
+OPENAI = "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f"
+"""SHA-256 of OpenAI's ViT-B-16.pt, as in its public address."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """One published row: accuracy by domain and on average, with its source and divisor."""
+
+    method: str
+    accuracy: dict[str, float]
+    std: dict[str, float]
+    average: float
+    divisor: str
+
+
+def published() -> dict[str, Any]:
+    """The file of published numbers."""
+    content: dict[str, Any] = json.loads(resource("eval/reported/clip_vit_b16.json").read_text(encoding="utf-8"))
+    return content
+
+
+def why_not(record: dict[str, Any]) -> str | None:
+    """Why no published number can stand beside this record; None if it can."""
+    model, title = record["model"], "published numbers are not shown"
+    if record["data"]["origin"]["kind"] == "embeddings":
+        return f"{title}: this is a file of embeddings, and whether it holds all images is not known"
+    if record["dataset"] not in published()["datasets"]:
+        return f"{title}: none are known for {record['dataset']}"
+    if model["model"] not in MODELS or not (model["pretrained"] == "openai" or model["weights"] == OPENAI):
+        which = " / ".join(filter(None, (model["model"], model["pretrained"])))
+        return f"{title}: they are for ViT-B-16-quickgelu / openai, this is {which}"
+    if record["data"]["differences"]:
+        return f"{title}: they are for the whole data set, and the counts differ"
+    return None
+
+
+def rows(record: dict[str, Any], wanted: list[str]) -> list[Reported]:
+    """Published rows for the domains ``wanted``: as published, and rescaled where the divisor was another."""
+    if why_not(record):
+        return []
+    known = published()["datasets"][record["dataset"]]
+    found = []
+    for method, row in known["methods"].items():
+        forms = [("accuracy", "", PROTOCOLS[row["protocol"]])]
+        if "rescaled_to_kept" in row:
+            forms.append(("rescaled_to_kept", ", rescaled", PROTOCOLS["kept"]))
+        for key, suffix, divided_by in forms:
+            accuracy = dict(zip(known["domains"], row[key], strict=True))
+            std = dict(zip(known["domains"], row.get("std", []), strict=False)) if key == "accuracy" else {}
+            values = [accuracy[domain] for domain in wanted]
+            name = f"{method} [{row['measured_by']}{suffix}]"
+            whole = row["average" if key == "accuracy" else "rescaled_average"]
+            average = whole if len(wanted) == len(accuracy) else sum(values) / len(values)
+            found.append(Reported(name, accuracy, std, average, divided_by))
+    return found

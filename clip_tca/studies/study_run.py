@@ -1,0 +1,195 @@
+"""A study on a data set: the record of what it measured, and the figure of that record.
+
+The record is JSON: ``schema_version``, ``study``, ``title``, ``paper``, ``dataset``, ``data``, ``model``, ``prompts``,
+``reference``, ``options``, ``results``, ``finding``, ``versions``, ``commit`` and ``cost``. Everything that changes
+from run to run is in ``cost`` (and in the results of ``efficiency``, which are seconds).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import logging
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.core.device import choose_device
+from clip_tca.core.files import atomic
+from clip_tca.core.provenance import commit, versions
+from clip_tca.datasets.registry import domain_named
+from clip_tca.evaluation.inputs import Inputs
+from clip_tca.results.names import SCHEMA
+from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.registry import study_class
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+log = logging.getLogger("clip_tca")
+
+DEFAULT_REFERENCE = "photo"
+"""The domain that stands for the source where nobody says otherwise and there is one of that name."""
+
+DPI = 144
+
+
+def run_study(
+    name: str,
+    dataset: str | None = None,
+    *,
+    reference: str | None = None,
+    options: dict[str, Any] | None = None,
+    **inputs: Any,
+) -> dict[str, Any]:
+    """Measure one study: the record that ``clip-tca study`` writes.
+
+    Args:
+        name: As in :data:`clip_tca.studies.registry.NAMES`.
+        dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`; None for a study that makes its own data.
+        reference: The source-like domain; None takes ``photo``, where there is such a domain.
+        options: Options of the study, such as ``{"groups": 5}``.
+        inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`.
+    """
+    study, chosen = make(name, options or {})
+    about: dict[str, Any] = {"dataset": None, "data": None, "model": None, "prompts": None, "cost": {}}
+    subject = None
+    if study.needs_data:
+        if dataset is None:
+            raise ValueError(f"dataset: {name} measures on a data set; name one, such as demo")
+        source = Inputs(dataset, **inputs)
+        embedded = source.embed()
+        about = embedded.about
+        found = choose_reference(study, list(embedded.data.domains), reference)
+        text = embedded.data.text.to(choose_device(source.device))
+        classifier = ZeroShotClassifier(text, embedded.data.scale)
+        subject = Subject(embedded, classifier, found, source.progress)
+    elif dataset is not None or reference is not None:
+        log.warning("%s makes its own data: %s is not looked at", name, dataset or reference)
+    began = time.perf_counter()
+    with without_warnings():
+        results = study.measure(subject)
+    seconds = time.perf_counter() - began
+    return {
+        "schema_version": SCHEMA,
+        "study": name,
+        "title": study.summary,
+        "paper": study.paper,
+        **{key: about[key] for key in ("dataset", "data", "model", "prompts")},
+        "reference": None if subject is None else subject.reference,
+        "options": chosen,
+        "results": results,
+        "finding": study.describe(results),
+        "versions": versions(),
+        "commit": commit(),
+        "cost": {**about["cost"], "seconds": seconds},
+    }
+
+
+def make(name: str, options: dict[str, Any]) -> tuple[Study, dict[str, Any]]:
+    """A study, and all its options with those that were not given."""
+    kind = study_class(name)
+    known = {
+        option: parameter.default
+        for option, parameter in inspect.signature(kind).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    if unknown := [option for option in options if option not in known]:
+        allowed = ", ".join(known) or "none"
+        raise ValueError(f"option: study {name} has no {unknown[0]!r}; allowed are {allowed}")
+    return kind(**options), {**known, **options}
+
+
+def choose_reference(study: Study, domains: list[str], given: str | None) -> str | None:
+    """The source-like domain: as given, else ``photo``, else None for a study that does without."""
+    if given is not None:
+        given = domain_named(given, domains, "reference")
+    found = given or (DEFAULT_REFERENCE if DEFAULT_REFERENCE in domains else None)
+    if found is None and study.needs_reference:
+        raise ValueError(f"reference: study {study.name} needs a source-like domain; name one of {', '.join(domains)}")
+    if found is not None and len(domains) == 1:
+        if study.needs_reference or given is not None:
+            raise ValueError(f"reference: {found!r} is the only domain, and there is none to compare with it")
+        return None
+    return found
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Silence what adapters say of too few embeddings: a study shows what comes of that, on purpose."""
+    log = logging.getLogger("clip_tca.adapters.base")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def check_matplotlib() -> None:
+    """Say how to get matplotlib, if it is missing, before the work and not after it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError('figures need matplotlib: pip install "clip-tca[plot]" (or write the record only)')
+
+
+def outputs(prefix: str | Path, figure: bool = True) -> dict[str, Path]:
+    """The files of a prefix, by format; a suffix of one of them is not part of the prefix."""
+    text = str(prefix)
+    if text.endswith(("/", "\\")):
+        raise ValueError(f"output: {text} is a folder; name a prefix in it, such as {text}study")
+    for suffix in (".json", ".svg", ".png"):
+        text = text.removesuffix(suffix)
+    return {form: Path(f"{text}.{form}") for form in (("json", "svg", "png") if figure else ("json",))}
+
+
+def save_study(record: dict[str, Any], prefix: str | Path, figure: bool = True) -> list[Path]:
+    """Write ``PREFIX.json`` and, drawn from the record alone, ``PREFIX.svg`` and ``PREFIX.png``: all or none."""
+    if figure:
+        check_matplotlib()
+    files = outputs(prefix, figure)
+    with ExitStack() as stack:
+        parts = {form: stack.enter_context(atomic(path)) for form, path in files.items()}
+        text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
+        parts["json"].write_text(f"{text}\n", encoding="utf-8")
+        if figure:
+            _draw(record, {form: part for form, part in parts.items() if form != "json"})
+    return list(files.values())
+
+
+def _draw(record: dict[str, Any], parts: dict[str, Path]) -> None:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from clip_tca.studies.drawing import STYLE
+
+    study, _ = make(record["study"], record["options"])
+    title, alt = _title(record), " ".join(record["finding"])
+    about: dict[str, dict[str, Any]] = {
+        "svg": {"Title": title, "Description": alt, "Date": None, "Creator": "clip-tca"},
+        "png": {"Title": title, "Description": alt, "Software": "clip-tca"},
+    }
+    style: Any = STYLE
+    with rc_context(style):
+        figure = Figure(layout="constrained")
+        study.draw(json.loads(json.dumps(record["results"])), figure)
+        _entitle(figure, title)
+        for form, part in parts.items():
+            figure.savefig(part, format=form, dpi=DPI, metadata=about[form])
+
+
+def _title(record: dict[str, Any]) -> str:
+    where = f" ({record['dataset']})" if record["dataset"] else ""
+    return f"{record['title'][:1].upper()}{record['title'][1:]}{where}"
+
+
+def _entitle(figure: Figure, title: str) -> None:
+    """The study's own title stands; else the record's, at the left, in lines that fit."""
+    if figure.get_suptitle():
+        return
+    lines = textwrap.fill(title, int(figure.get_size_inches()[0] * 10))
+    figure.suptitle(lines, x=0.01, ha="left", fontsize=12, fontweight="bold")

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.covariance import ledoit_wolf as sklearn_ledoit_wolf
+
+from clip_tca.adapters.statistics import (
+    Moments,
+    coral_distance,
+    covariance,
+    ledoit_wolf,
+    ledoit_wolf_shrinkage,
+    mean,
+    shrink,
+)
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def rows(n: int, d: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(d, d, generator=generator, dtype=torch.float64)
+    return (torch.randn(n, d, generator=generator, dtype=torch.float64) @ mix + 3).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_covariance_is_numpy_s_whatever_the_dtype(dtype):
+    z = rows(50, 7, dtype=dtype)
+    exact = z.double().numpy()
+    assert covariance(z).dtype == torch.float64
+    np.testing.assert_allclose(covariance(z).numpy(), np.cov(exact.T), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(mean(z).numpy(), exact.mean(axis=0), rtol=1e-12)
+
+
+def test_a_large_offset_costs_no_digits():
+    z = rows(200, 5)
+    np.testing.assert_allclose(covariance(z + 1e6).numpy(), covariance(z).numpy(), rtol=1e-8, atol=1e-8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 40),
+    d=st.integers(1, 9),
+    cuts=st.lists(st.integers(0, 40), max_size=6),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 9),
+)
+def test_any_split_of_a_stream_gives_the_one_shot_moments(n, d, cuts, dtype, seed):
+    z = rows(n, d, seed, dtype)
+    bounds = sorted({0, n, *(c for c in cuts if c < n)})
+    stream = Moments.empty(d)
+    for a, b in itertools.pairwise(bounds):
+        stream.update(z[a:b])
+    whole = Moments.of(z)
+    x = z.double() - z.double().mean(dim=0)
+    squares = (x * x).sum(dim=1)
+    assert stream.n == n
+    for moments in (stream, whole):
+        torch.testing.assert_close(moments.scatter, x.T @ x, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(moments.cubes, squares @ x, rtol=1e-8, atol=1e-6)
+        torch.testing.assert_close(moments.quartics, squares @ squares, rtol=1e-8, atol=1e-6)
+
+
+def test_moments_merge_in_any_order():
+    parts = [rows(n, 6, seed) for seed, n in enumerate((1, 13, 40))]
+    whole = Moments.of(torch.cat(parts))
+    for order in itertools.permutations(parts):
+        merged = Moments.empty(6)
+        for part in order:
+            merged = merged.merge(Moments.of(part))
+        torch.testing.assert_close(merged.mean, whole.mean, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(merged.scatter, whole.scatter, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(merged.quartics, whole.quartics, rtol=1e-10, atol=1e-10)
+
+
+def test_merge_leaves_its_operands_alone():
+    a, b = Moments.of(rows(9, 3)), Moments.of(rows(5, 3, 1))
+    before = a.scatter.clone(), a.n
+    a.merge(b)
+    assert a.n == before[1]
+    assert torch.equal(a.scatter, before[0])
+
+
+@pytest.mark.parametrize(("n", "d"), [(200, 5), (30, 40), (3, 8), (500, 64), (12, 1)])
+def test_ledoit_wolf_is_scikit_learn_s(n, d):
+    z = rows(n, d)
+    expected, amount = sklearn_ledoit_wolf(z.numpy())
+    ours, shrinkage = ledoit_wolf(z)
+    assert shrinkage == pytest.approx(amount, abs=1e-8)
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-8 * max(1.0, abs(expected).max()))
+
+
+def test_ledoit_wolf_streams():
+    z = rows(77, 20)
+    stream = Moments.empty(20)
+    for row in z.split(1):
+        stream.update(row)
+    assert float(ledoit_wolf_shrinkage(stream)) == pytest.approx(sklearn_ledoit_wolf(z.numpy())[1], abs=1e-8)
+
+
+def test_identical_rows_need_no_shrinkage_and_stay_finite():
+    assert float(ledoit_wolf_shrinkage(Moments.of(torch.ones(10, 4)))) == 0.0
+
+
+def test_shrinking_keeps_the_total_variance():
+    sigma = covariance(rows(40, 6))
+    shrunk = shrink(sigma, 0.4)
+    assert float(shrunk.trace()) == pytest.approx(float(sigma.trace()))
+    torch.testing.assert_close(shrink(sigma, 1.0), torch.eye(6, dtype=torch.float64) * sigma.trace() / 6)
+
+
+def test_coral_distance_by_hand():
+    a, b = torch.tensor([[1.0, 2.0], [2.0, 5.0]]), torch.eye(2)
+    assert float(coral_distance(a, b)) == pytest.approx((0 + 4 + 4 + 16) / 16)
+
+
+def test_no_rows_change_nothing():
+    moments = Moments.of(rows(5, 3))
+    before = moments.mean.clone()
+    moments.update(rows(0, 3))
+    assert moments.n == 5
+    assert torch.equal(moments.mean, before)
+    assert torch.equal(covariance(rows(0, 3)), torch.zeros(3, 3, dtype=torch.float64))

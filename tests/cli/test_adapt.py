@@ -1,0 +1,412 @@
+"""``clip-tca adapt`` gives what the library gives, in the format of the input, or one clear line and no file."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from clip_tca import ConditionalTCA, LinearTCA
+from clip_tca.bulk.pipe import RowStream
+from clip_tca.cli import main
+from tests.bulk.test_shards import FORMATS, piped, write
+from tests.conftest import INTERRUPTIBLE, Shifted
+
+SET = Shifted(classes=4, dim=24, images=60)
+Z, Y = SET.z.numpy().astype(np.float16), SET.y.numpy()
+SCALE = SET.g.scale
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    np.save("text.npy", SET.g.text.numpy())
+    np.save("y.npy", Y)
+    np.save("z.npy", Z)
+    return tmp_path
+
+
+def adapt(*words: str) -> int:
+    return main(["adapt", *words, "--text", "text.npy", "--scale", str(SCALE)])
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> LinearTCA:
+    return LinearTCA(SET.g).fit(torch.from_numpy(Z))
+
+
+def test_it_is_the_library_s_fit_and_transform(folder, fitted, capsys):
+    assert adapt("z.npy", "-o", "out.npy", "--labels", "y.npy") == 0
+    out = np.load("out.npy")
+    assert out.dtype == np.float16
+    assert np.abs(out.astype(np.float32) - fitted.transform(Z.astype(np.float32))).max() < 1e-3
+    record = json.loads(Path("out.npy.json").read_text())
+    right, before = (int((predict(Z.astype(np.float32)) == Y).sum()) for predict in (fitted.predict, SET.g.predict))
+    assert record["scored"]["correct"] == right
+    assert record["scored"]["correct_zero_shot"] == before
+    assert record["rows"] == len(Z)
+    assert record["pseudo_source_counts"] == fitted.pseudo_source_counts_.tolist()
+    assert f"zero-shot {100 * before / len(Z):.2f}, linear-tca {100 * right / len(Z):.2f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_every_format_comes_back_as_it_was(suffix, folder, fitted):
+    write(folder / f"a{suffix}", Z)
+    assert (
+        adapt(f"a{suffix}", "-o", "out" if suffix == ".npy" else f"out{suffix}", "--write", "embeddings,labels,scores")
+        == 0
+    )
+    if suffix == ".npy":
+        found = {kind: np.load(f"out/{kind}/a.npy") for kind in ("embeddings", "labels", "scores")}
+    elif suffix == ".npz":
+        with np.load("out.npz") as archive:
+            found = {**archive, "embeddings": archive["vectors"]}
+    elif suffix == ".safetensors":
+        found = load_file("out.safetensors")
+        found["embeddings"] = found["vectors"]
+    else:
+        from clip_tca.bulk.shards import open_shelf
+
+        block = next(open_shelf(f"out{suffix}").shards[0].blocks(0, len(Z)))
+        assert block.others.column("id").to_pylist() == [f"p{i}" for i in range(len(Z))]
+        found = {"embeddings": block.z, "labels": block.others.column("tca_label").to_numpy()}
+        found["scores"] = block.others.column("tca_score").to_numpy()
+    logits = torch.from_numpy(fitted.logits(Z))
+    assert found["labels"].dtype == np.int64
+    assert np.array_equal(found["labels"], logits.argmax(dim=1).numpy())
+    assert np.allclose(found["scores"], logits.softmax(dim=1).amax(dim=1).numpy(), atol=1e-5)
+    assert found["embeddings"].dtype == np.float16
+    assert np.allclose(found["embeddings"], fitted.transform(Z), atol=1e-3)
+
+
+def test_shards_keep_their_names_and_sizes_empty_ones_too(folder, fitted):
+    (folder / "in").mkdir()
+    for number, part in enumerate(np.split(Z, [100, 100, 230])):
+        np.save(f"in/emb_{number}.npy", part)
+    assert adapt("in", "-o", "out", "--write", "labels") == 0
+    assert files(folder / "out") == {"emb_0.npy", "emb_1.npy", "emb_2.npy", "emb_3.npy", "_clip-tca.json"}
+    parts = [np.load(f"out/emb_{number}.npy") for number in range(4)]
+    assert [len(part) for part in parts] == [100, 0, 130, 10]
+    assert np.array_equal(np.concatenate(parts), fitted.predict(Z))
+
+
+def test_one_pass_in_order_is_the_online_stream(folder):
+    assert adapt("z.npy", "-o", "out.npy", "--write", "labels", "--online", "--batch-size", "16") == 0
+    tca = LinearTCA(SET.g)
+    expected = np.concatenate([tca.partial_fit(part).predict(part) for part in np.split(Z, range(16, len(Z), 16))])
+    assert np.array_equal(np.load("out.npy"), expected)
+
+
+def test_rows_on_a_pipe_are_answered_batch_by_batch(folder):
+    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "--scale", str(SCALE)]
+    command += ["-o", "-", "--write", "embeddings,labels", "--batch-size", "40"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(piped(Z[:40]))
+        process.stdin.flush()
+        first = process.stdout.read(40 * (4 + 25 * 4))  # comes before the second batch has been sent
+        process.stdin.write(piped(Z[40:]))
+        process.stdin.close()
+        rest = process.stdout.read()
+    assert process.returncode == 0
+    found = np.concatenate([block.z for block in RowStream(io.BytesIO(first + rest)).blocks(0, 0)])
+    tca = LinearTCA(SET.g)
+    z = Z.astype(np.float32)
+    expected = [tca.partial_fit(part).adapt(part) for part in np.split(z, range(40, len(z), 40))]
+    assert np.array_equal(found[:, -1], np.concatenate([logits.argmax(axis=1) for _, logits in expected]))
+    assert np.allclose(found[:, :-1], np.concatenate([moved for moved, _ in expected]), atol=1e-6)
+
+
+def test_what_was_learned_from_a_pipe_is_kept(folder, monkeypatch):
+    monkeypatch.setattr("clip_tca.bulk.pipe.standard_input", lambda: io.BytesIO(piped(Z)))
+    assert adapt("-", "-o", "rows", "--batch-size", "40", "--save-state", "s.safetensors") == 0
+    kept = LinearTCA.load("s.safetensors", SET.g)
+    assert kept.n_seen_ == len(Z)
+    assert np.array_equal(kept.predict(Z), LinearTCA(SET.g).fit(Z).predict(Z))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_pipe_on_which_nothing_comes_can_be_left(number, code, folder):
+    words = ["adapt", "-", "--text", "text.npy", "-o", "-", "--batch-size", "1"]
+    command = [sys.executable, "-c", INTERRUPTIBLE, "-m", "clip_tca", *words]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            process.stdin.write(piped(Z[:1]))
+            process.stdin.flush()
+            assert len(process.stdout.read(4 + 24 * 4)) == 100  # from here on it waits for the next row
+            process.send_signal(number)
+            assert process.wait(timeout=20) == code
+            assert len(process.stderr.read().splitlines()) == 1
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(("method", "make"), [("linear-tca", LinearTCA), ("conditional-tca", ConditionalTCA)])
+def test_what_was_learned_can_be_used_again(method, make, folder, capsys):
+    np.save("half.npy", Z[:120])
+    assert adapt("half.npy", "-o", "a.npy", "--method", method, "--save-state", "s.safetensors") == 0
+    capsys.readouterr()
+    words = ["--load-state", "s.safetensors", "--labels", "y.npy", "--write", "labels"]
+    assert adapt("z.npy", "-o", "b.npy", *words) == 0  # the state says of which class it is
+    assert np.array_equal(np.load("b.npy"), make(SET.g).fit(Z[:120]).predict(Z))
+    record = json.loads(Path("b.npy.json").read_text())
+    assert record["setting"] == "loaded"
+    assert record["method"]["name"] == make.__name__
+    assert f", {make.__name__} {record['scored']['accuracy']:.2f}\n" in capsys.readouterr().out
+
+
+def test_class_names_are_encoded_by_a_model(folder):
+    np.save("demo.npy", np.random.default_rng(0).standard_normal((200, 128)).astype(np.float32))
+    Path("names.txt").write_text("dog\nelephant\nhouse\n")
+    words = ["--text", "names.txt", "--model", "demo", "--prompts", "watt", "-o", "out.npy", "--write", "labels"]
+    assert main(["adapt", "demo.npy", *words]) == 0
+    assert set(np.load("out.npy")) <= {0, 1, 2}
+    assert json.loads(Path("out.npy.json").read_text())["text"]["model"] == "demo"
+
+
+# -- export ------------------------------------------------------------------------------------------------------------
+
+
+def test_onnx_predicts_what_the_adapter_does(folder, fitted):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    fitted.save("s.safetensors")
+    assert main(["export", "s.safetensors", "-o", "m.onnx"]) == 0
+    session = onnxruntime.InferenceSession("m.onnx", providers=["CPUExecutionProvider"])
+    z = 3 * Z.astype(np.float32)
+    logits, labels = session.run(None, {"embeddings": z})
+    assert np.allclose(logits, fitted.logits(z), atol=1e-3)
+    assert np.array_equal(labels, fitted.predict(z))
+
+
+def test_a_linear_layer_takes_the_exported_tensors(folder, fitted):
+    fitted.save("s.safetensors")
+    assert main(["export", "s.safetensors", "-o", "m.safetensors"]) == 0
+    layer = torch.nn.Linear(24, 4)
+    layer.load_state_dict({name: torch.from_numpy(value) for name, value in load_file("m.safetensors").items()})
+    unit = torch.nn.functional.normalize(torch.from_numpy(Z).float(), dim=1)
+    assert torch.allclose(layer(unit), torch.from_numpy(fitted.logits(Z)), atol=1e-3)
+
+
+def test_what_can_not_be_exported_is_said(folder, fitted, capsys):
+    from clip_tca import MLPTCA
+
+    MLPTCA(SET.g).fit(Z).save("mlp.safetensors")
+    capsys.readouterr()
+    assert main(["export", "mlp.safetensors", "-o", "m.onnx"]) == 1
+    assert main(["export", "z.npy", "-o", "m.onnx"]) == 1
+    fitted.save("s.safetensors")
+    assert main(["export", "s.safetensors", "-o", "m.pt"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "is not linear" in lines[0]
+    assert "not a saved clip-tca state" in lines[1]
+    assert ".onnx or .safetensors" in lines[2]
+    assert not Path("m.onnx").exists()
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
+    bad = Z.copy()
+    bad[7, 3], bad[200] = np.nan, np.inf
+    np.save("bad.npy", bad)
+    write(folder / "bad.parquet", bad)
+    assert adapt("bad.npy", "-o", "out.npy") == 1
+    assert (
+        "bad.npy: NaN or infinity in row 7, 200; mend it, or go on without: --drop-bad-rows" in capsys.readouterr().err
+    )
+    assert not Path("out.npy").exists()
+    good = np.delete(Z, [7, 200], axis=0)
+    expected = LinearTCA(SET.g).fit(good).predict(good)
+    for words in ([], ["--online", "--batch-size", str(len(Z))]):
+        assert (
+            adapt(
+                "bad.npy",
+                "-o",
+                "out.npy",
+                "--drop-bad-rows",
+                "--labels",
+                "y.npy",
+                "--write",
+                "labels",
+                "--overwrite",
+                *words,
+            )
+            == 0
+        )
+        assert np.array_equal(np.load("out.npy"), expected)
+        record = json.loads(Path("out.npy.json").read_text())
+        assert record["left_out"] == {"bad.npy": {"rows": 2, "first": [7, 200]}}
+        assert record["scored"]["correct"] == int((expected == np.delete(Y, [7, 200])).sum())
+    assert "2 rows of NaN or infinity were left out" in capsys.readouterr().out
+    assert adapt("bad.parquet", "-o", "out.parquet", "--drop-bad-rows", "--write", "labels") == 0
+    table = pq.read_table("out.parquet")
+    assert table.column_names == ["id", "tca_label"]
+    assert table["id"].to_pylist() == [f"p{i}" for i in range(len(Z)) if i not in (7, 200)]
+    assert np.array_equal(table["tca_label"].to_numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["none.npy", "-o", "o.npy"], "no such file, folder or pattern"),
+        (["z.npy", "-o", "no/o.npy"], "does not exist; create it first"),
+        (["z.npy", "-o", "-"], "output: standard output is for rows from standard input"),
+        (["-", "-o", "."], "output: . is a folder; name a file in it"),
+        (["-", "-o", "y.npy"], "y.npy exists; choose another name, or replace it: --overwrite"),
+        (["z.npy", "-o", "o.npy", "--save-state", "no/s.safetensors"], "save_state: no/s.safetensors can't be written"),
+        (["z.npy", "-o", "o.npz"], "the output has the format of the input: name a .npy file, or a folder"),
+        (["z.npy", "-o", "o.npy", "--write", "labels,scores"], "can hold one array, not labels and scores"),
+        (["z.npy", "-o", "z.npy", "--overwrite"], "is the input"),
+        (["z.npy", "-o", "y.npy"], "y.npy exists; choose another name, or replace it: --overwrite"),
+        (["z.npy", "-o", "o.npy", "--labels", "text.npy"], "labels: shape (4, 24)"),
+        (["z.npy", "-o", "o.npy", "--labels", "short.txt"], "labels: 2, but there are 240 rows"),
+        (["text.npy", "-o", "o.npy", "--k", "0"], "k: 0"),
+        (["narrow.npy", "-o", "o.npy"], "dimension 3, but the class texts have 24"),
+        (["z.npy", "-o", "o.npy", "--balance", "oracle"], "uses true labels"),
+        (["z.npy", "-o", "o.npy", "--load-state", "oracle.safetensors"], "uses true labels"),
+        (["z.npy", "-o", "o.npy", "--load-state", "other.safetensors"], "holds a 'Other'; allowed are LinearTCA"),
+        (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--method", "mlp2-tca"], "leave out method"),
+        (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--k", "3"], "leave out k"),
+        (["z.npy", "-o", "o.npy", "--load-state", "y.npy"], "not a saved clip-tca state"),
+        (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--save-state", "t.safetensors"], "nothing new"),
+        (["z.npy", "-o", "o.npy", "--hub-id", "a/b"], "name a file, a folder, a pattern or -"),
+        (["odd.npz", "-o", "o.npz", "--write", "embeddings,labels"], "odd.npz: has an array 'labels' already"),
+        (["one.npy", "-o", "o.npy"], "1 row that can be used; at least 2 are needed"),
+        (["nan.npy", "-o", "o.npy", "--drop-bad-rows"], "0 rows that can be used; at least 2 are needed"),
+        (["nan.npy", "-o", "o.npy", "--drop-bad-rows", "--online"], "0 rows that can be used; at least 1 is needed"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys, monkeypatch):
+    monkeypatch.setattr("clip_tca.bulk.pipe.standard_input", lambda: pytest.fail("read before it was checked"))
+    fitted.save("s.safetensors")
+    LinearTCA.reference(SET.g, k=2).fit(Z, Y).save("oracle.safetensors")
+    type("Other", (LinearTCA,), {})(SET.g).fit(Z).save("other.safetensors")
+    np.save("narrow.npy", Z[:, :3])
+    np.save("one.npy", Z[:1])
+    np.savez("odd.npz", labels=Z)
+    np.save("nan.npy", np.full_like(Z, np.nan))
+    Path("short.txt").write_text("0\n1\n")
+    before = files(folder)
+    capsys.readouterr()
+    assert adapt(*words) == 1
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize("text", ["t.npz", "t.safetensors"])
+def test_text_embeddings_may_come_with_their_scale(text, folder):
+    rows = SET.g.text.numpy()
+    if text == "t.npz":
+        np.savez(text, text=rows)
+        words = ["--scale", str(SCALE)]
+    else:
+        save_file({"text.single": rows}, text, metadata={"scale": str(SCALE), "classes": '["a", "b", "c", "d"]'})
+        words = []
+    assert main(["adapt", "z.npy", "--text", text, *words, "-o", "o.npy", "--write", "labels"]) == 0
+    assert np.array_equal(np.load("o.npy"), LinearTCA(SET.g).fit(Z).predict(Z))
+
+
+def test_columns_of_an_earlier_run_are_carried_along_or_refused(folder, fitted, capsys, monkeypatch):
+    table = pq.read_table(write(folder / "a.parquet", Z)).append_column("tca_label", pa.array(range(len(Z))))
+    pq.write_table(table, "a.parquet")
+    assert adapt("a.parquet", "-o", "b.parquet", "--write", "scores") == 0
+    found = pq.read_table("b.parquet")
+    assert found.column_names == ["id", "tca_label", "tca_score"]
+    assert found["tca_label"].to_pylist() == list(range(len(Z)))
+    assert np.allclose(found["tca_score"].to_numpy(), torch.from_numpy(fitted.logits(Z)).softmax(1).amax(1), atol=1e-5)
+    capsys.readouterr()
+    monkeypatch.setattr("clip_tca.bulk.job.Job.run", lambda *_: pytest.fail("read before it was checked"))
+    assert adapt("a.parquet", "-o", "c.parquet", "--write", "labels") == 1
+    assert capsys.readouterr().err == "clip-tca: a.parquet: has a column 'tca_label' already; rename it\n"
+
+
+def test_of_a_file_with_much_else_only_the_text_embeddings_are_read(folder):
+    """The pictures beside them can't be: their checksum is wrong."""
+    pictures = np.random.default_rng(0).standard_normal((300, 24)).astype(np.float32)
+    np.savez("t.npz", text=SET.g.text.numpy(), pictures=pictures)
+    Path("t.npz").write_bytes(Path("t.npz").read_bytes().replace(pictures.tobytes(), bytes(pictures.nbytes)))
+    with np.load("t.npz") as archive, pytest.raises(zipfile.BadZipFile):
+        archive["pictures"]
+    assert main(["adapt", "z.npy", "--text", "t.npz", "--scale", str(SCALE), "-o", "o.npy", "--write", "labels"]) == 0
+    assert np.array_equal(np.load("o.npy"), LinearTCA(SET.g).fit(Z).predict(Z))
+
+
+def test_text_files_that_are_none_are_refused(folder, capsys):
+    Path("broken.npz").write_bytes(b"PK no")
+    Path("words.txt").write_text("dog\n")
+    np.savez("two.npz", a=np.ones((4, 24), np.float32), b=np.ones((4, 24), np.float32))
+    for name, reason in {
+        "broken.npz": "damaged",
+        "words.txt": "--model",
+        "two.npz": "a, b; name it with --text-column",
+    }.items():
+        assert main(["adapt", "z.npy", "--text", name, "-o", "o.npy"]) == 1
+        assert reason in capsys.readouterr().err
+
+
+def test_more_classes_than_fit_are_refused(folder, capsys, monkeypatch):
+    monkeypatch.setattr("os.sysconf", lambda name: 1000 if name == "SC_PHYS_PAGES" else 4)
+    assert adapt("z.npy", "-o", "o.npy") == 1
+    assert "4 classes need about" in capsys.readouterr().err
+
+
+def test_an_output_of_ours_is_replaced_when_asked(folder):
+    for _ in range(2):
+        assert adapt("z.npy", "-o", "out", "--overwrite", "--write", "labels") == 0
+    assert adapt("z.npy", "-o", "out") == 1
+    assert files(folder / "out") == {"z.npy", "_clip-tca.json"}
+
+
+FULL = """
+import resource, sys
+from clip_tca.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet"])
+def test_a_full_disk_leaves_nothing_and_says_what_was_kept(suffix, folder):
+    write(folder / f"big{suffix}", np.tile(Z, (12, 1)))
+    before = files(folder)
+    words = [
+        "adapt",
+        f"big{suffix}",
+        "--text",
+        "text.npy",
+        "-o",
+        f"out{suffix}",
+        "--dtype",
+        "float32",
+        "--k",
+        "2",
+        "--balance",
+        "uniform",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, *words, "--save-state", "s.safetensors"], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "can't be written" in done.stderr
+    assert "the fitted state is kept in s.safetensors: go on with --load-state" in done.stderr
+    assert files(folder) == {*before, "s.safetensors"}
+    assert not list(folder.glob(".*"))

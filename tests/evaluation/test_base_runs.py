@@ -1,0 +1,208 @@
+"""Base methods in the harness, and LinearTCA+ on top of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import clip_tca
+from clip_tca.datasets.demo import CLASSES, draw
+from clip_tca.evaluation.base_runs import Bases
+from clip_tca.evaluation.inputs import Inputs
+from clip_tca.evaluation.memory import PeakMemory
+from clip_tca.evaluation.method_choice import choose
+from clip_tca.results.rendering import render
+from tests.conftest import MODEL
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Three classes of the demo in two styles, as files."""
+    root = tmp_path_factory.mktemp("drawn")
+    for style in ("art_painting", "photo"):
+        for name in CLASSES[:3]:
+            (root / style / name).mkdir(parents=True)
+            for i in range(12):
+                draw(style, name, i).save(root / style / name / f"{i}.png")
+    return root
+
+
+def evaluate(folder: Path, *methods: str, **more) -> dict:
+    given = {"data_dir": folder, "model": MODEL, "cache": False, "workers": 0, "device": "cpu", "batch_size": 18}
+    return clip_tca.evaluate("folder", methods=methods, **{**given, **more})
+
+
+def correct(record: dict, method: str) -> list[int]:
+    return [row["correct"] for row in record["rows"] if row["method"] == method]
+
+
+def test_a_method_and_its_plus_form_share_one_run(folder, monkeypatch):
+    runs = []
+    original = Bases.run
+    monkeypatch.setattr(Bases, "run", lambda self, name, *rest: runs.append(name) or original(self, name, *rest))
+    record = evaluate(folder, "zero-shot", "tent", "tent+tca", options={"steps": 1})
+    assert runs == ["tent", "tent"]  # once for each domain
+    assert record["methods"][1]["base"] == {
+        "name": "tent",
+        "parameters": {"lr": 1e-3, "steps": 1, "continual": False, "micro_batch": None},
+    }
+    assert record["methods"][2]["parameters"]["solver"] == "monge"
+    assert all(record["cost"]["methods"][name]["base_seconds"] > 0 for name in ("tent", "tent+tca"))
+
+
+def test_tca_on_top_of_a_method_that_changes_nothing_is_linear_tca(folder):
+    record = evaluate(folder, "zero-shot", "linear-tca", "tent", "tent+tca", options={"lr": 1e-12, "steps": 1})
+    assert correct(record, "tent") == correct(record, "zero-shot")
+    assert correct(record, "tent+tca") == correct(record, "linear-tca")
+
+
+def test_the_model_is_the_same_afterwards(folder):
+    embedded = Inputs("folder", data_dir=folder, model=MODEL, cache=False, workers=0, device="cpu").embed()
+    before = {name: value.clone() for name, value in embedded.encoder.model.state_dict().items()}
+    bases = Bases(embedded, torch.device("cpu"), 18, 0, progress=False)
+    moved = bases.run("tent", {"lr": 0.01}, "photo", torch.arange(36))
+    after = embedded.encoder.model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    plain = torch.nn.functional.normalize(embedded.data.domains["photo"][0], dim=1)
+    assert not torch.allclose(moved.z, plain, atol=1e-4)
+
+
+def test_pictures_come_in_the_order_asked_for(folder):
+    embedded = Inputs("folder", data_dir=folder, model=MODEL, cache=False, workers=0, device="cpu").embed()
+    bases = Bases(embedded, torch.device("cpu"), 7, 0, progress=False)
+    order = torch.randperm(36, generator=torch.Generator().manual_seed(1))
+    plain = bases.run("plain CLIP", {}, "photo", order)
+    expected = torch.nn.functional.normalize(embedded.data.domains["photo"][0][order], dim=1)
+    torch.testing.assert_close(plain.z, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["t3a", "tda", "adanpc", "plc"])
+def test_methods_on_embeddings_need_no_pictures(name):
+    record = clip_tca.evaluate("synthetic", methods=["zero-shot", name, f"{name}+tca"])
+    assert len(record["rows"]) == 9
+    assert all(0 <= row["accuracy"] <= 100 for row in record["rows"])
+
+
+def test_methods_on_images_say_that_they_need_some():
+    with pytest.raises(ValueError, match="'tent' works on images"):
+        clip_tca.evaluate("synthetic", methods=["tent"])
+
+
+def test_options_go_to_the_base_method_before_tca():
+    (plus,) = choose(["tent+tca"], {"lr": 0.5, "k": 9, "steps": 3})
+    assert (plus.base_options, plus.options) == ({"lr": 0.5, "steps": 3}, {"k": 9})
+
+
+def test_without_its_state_every_method_is_zero_shot_again(folder):
+    record = evaluate(folder, "zero-shot", "linear-tca", "t3a", forgetting="photo")
+    zero_shot = correct(record, "zero-shot")[1]
+    assert {row["correct_without_state"] for row in record["forgetting"]} == {zero_shot}
+    assert {(row["method"], row["adapted_to"]) for row in record["forgetting"]} == {
+        ("linear-tca", "art_painting"),
+        ("t3a", "art_painting"),
+    }
+    assert "Forgetting: accuracy (%) on photo" in render([record], "table")
+    with pytest.raises(ValueError, match="forgetting: 'moon'; allowed are"):
+        evaluate(folder, "linear-tca", forgetting="moon")
+
+
+@pytest.mark.parametrize(
+    ("methods", "more", "says"),
+    [
+        (["linear-tca"], {"domains": ["photo"]}, "'photo' is the only domain"),
+        (["zero-shot"], {}, "zero-shot adapts to nothing"),
+        (["linear-tca:reference"], {}, "linear-tca:reference is an oracle"),
+    ],
+)
+def test_forgetting_that_cannot_be_measured_is_refused_before_the_work(folder, methods, more, says, monkeypatch):
+    monkeypatch.setattr("clip_tca.evaluation.runner._rows", lambda *_: pytest.fail("worked first"))
+    with pytest.raises(ValueError, match=says):
+        evaluate(folder, *methods, forgetting="Photo", **more)
+
+
+def test_a_profile_of_stored_embeddings_is_refused_before_the_work(monkeypatch):
+    monkeypatch.setattr("clip_tca.evaluation.runner._rows", lambda *_: pytest.fail("worked first"))
+    with pytest.raises(ValueError, match="profile: synthetic holds embeddings only"):
+        clip_tca.evaluate("synthetic", profile=True)
+
+
+@pytest.mark.parametrize("name", ["t3a", "tda"])
+def test_in_the_episodic_setting_a_method_forgets_every_batch(name):
+    """By hand: a new method for each batch."""
+    embedded = Inputs("synthetic").embed()
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(3))
+    found = Bases(embedded, torch.device("cpu"), 30, 0, False, episodic=True).run(name, {}, "shifted", order)
+    once = Bases(embedded, torch.device("cpu"), 30, 0, False)
+    alone = torch.cat([once.run(name, {}, "shifted", part).logits for part in order.split(30)])
+    torch.testing.assert_close(found.logits, alone)
+    assert not torch.allclose(once.run(name, {}, "shifted", order).logits, alone)
+
+
+def test_forgetting_is_of_the_carried_state_in_every_setting():
+    """It adapts to a whole domain and is not told to forget before it is tested, even where batches stand alone."""
+    found = [
+        clip_tca.evaluate("synthetic", methods=["t3a"], setting=setting, forgetting="clean", batch_size=64)[
+            "forgetting"
+        ]
+        for setting in ("transductive", "episodic")
+    ]
+    assert found[0] == found[1]
+    assert any(row["correct_with_state"] != row["correct_without_state"] for row in found[0])
+
+
+def test_methods_on_embeddings_get_rows_of_unit_length():
+    embedded = Inputs("synthetic").embed()
+    z, y = embedded.data.domains["shifted"]
+    plain = Bases(embedded, torch.device("cpu"), 30, 0, False).run("t3a", {}, "shifted", torch.arange(60))
+    embedded.data.domains["shifted"] = (3 * z, y)
+    longer = Bases(embedded, torch.device("cpu"), 30, 0, False)
+    torch.testing.assert_close(longer.run("t3a", {}, "shifted", torch.arange(60)).logits, plain.logits)
+    assert all(
+        torch.allclose(batch.norm(dim=1), torch.ones(30))
+        for batch in longer._batches(longer.make("t3a", {}), "shifted", torch.arange(60))
+    )
+
+
+def test_a_base_method_s_table_says_its_batch_size():
+    record = clip_tca.evaluate("synthetic", methods=["zero-shot", "t3a"], batch_size=50)
+    assert "batch 50" in render([record], "table")
+    assert "batch" not in render([clip_tca.evaluate("synthetic", methods=["zero-shot"], batch_size=50)], "table")
+
+
+def test_linear_tca_forgets_by_its_own_map(folder):
+    """By hand: W of the art paintings, applied to the photos."""
+    record = evaluate(folder, "linear-tca", forgetting="photo")
+    embedded = Inputs("folder", data_dir=folder, model=MODEL, cache=False, workers=0, device="cpu").embed()
+    g = clip_tca.ZeroShotClassifier(embedded.data.text, embedded.data.scale)
+    z, y = embedded.data.domains["photo"]
+    predicted = clip_tca.LinearTCA(g).fit(embedded.data.domains["art_painting"][0]).predict(z)
+    assert record["forgetting"][0]["correct_with_state"] == int((predicted == y).sum())
+
+
+def test_a_method_that_goes_on_carries_its_state(folder):
+    record = evaluate(folder, "tent", "tent+tca", forgetting="photo", options={"lr": 0.05})
+    assert all(0 <= row["accuracy_with_state"] <= 100 for row in record["forgetting"])
+    assert record["forgetting"][0]["correct_with_state"] != record["forgetting"][0]["correct_without_state"]
+
+
+def test_the_profile_compares_with_plain_clip(folder):
+    record = evaluate(folder, "zero-shot", "linear-tca", "tent", profile=True, options={"steps": 1})
+    shown = render([record], "table")
+    line = next(line for line in shown.splitlines() if line.startswith("plain CLIP"))
+    assert line.split()[3] == "1.00"
+    assert record["cost"]["methods"]["plain CLIP"]["images"] == 72
+    assert record["cost"]["methods"]["tent"]["base_seconds"] > record["cost"]["methods"]["plain CLIP"]["base_seconds"]
+
+
+def test_peak_memory_sees_what_was_there_for_a_while():
+    with PeakMemory(torch.device("cpu")) as memory:
+        held = torch.ones(30_000_000)
+        held.sum()
+    assert memory.peak is None or memory.peak > 100_000_000
+
+
+def test_half_precision_and_gradients_do_not_go_together(folder):
+    with pytest.raises(ValueError, match=r"'tent' needs gradients.*--precision fp32"):
+        evaluate(folder, "tent", precision="fp16")

@@ -1,0 +1,170 @@
+"""The examples run as they stand, print what they promise, and a method of one's own is treated as ours are."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import clip_tca
+from clip_tca import LinearTCA, ZeroShotClassifier, methods
+from clip_tca.datasets.synthetic import synthetic
+from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.protocols import order
+from clip_tca.methods.registry import base_method, register
+from tests.conftest import ROOT
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def run(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "examples" / f"{name}.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def printed(name: str, *arguments: object) -> str:
+    done = run(name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def registry(monkeypatch) -> dict:
+    """Registered methods of this test alone."""
+    monkeypatch.setattr(methods, "_REGISTERED", {})
+    return methods._REGISTERED
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short_and_says_what_it_shows(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    said = ast.get_docstring(ast.parse(text))
+    assert f"python examples/{path.name}" in said
+    assert "Prints" in said
+
+
+# -- adapt_your_embeddings ---------------------------------------------------------------------------------------------
+
+
+def test_embeddings_of_one_s_own_are_adapted(tmp_path):
+    made = synthetic(4, 5, 16, 30)
+    (z, y), g = made.domains["shifted"], ZeroShotClassifier(made.text, made.scale)
+    files = []
+    for name, tensor in {"z": z, "text": made.text, "y": y}.items():
+        files.append(tmp_path / f"{name}.npy")
+        np.save(files[-1], tensor.numpy())
+    lines = printed("adapt_your_embeddings", *files, "--scale", made.scale).splitlines()
+    adapted = LinearTCA(g).fit(z).predict(z)
+    changed, right = int((adapted != g.predict(z)).sum()), 100 * (adapted == y).double().mean()
+    assert re.fullmatch(rf"LinearTCA +{changed} of 150 changed, accuracy {right:.1f} %", lines[1])
+    assert lines[-1] == "at its end the stream has the map of the fit: True"
+
+
+def test_without_files_a_made_up_set_is_adapted():
+    lines = printed("adapt_your_embeddings").splitlines()
+    accuracy = [float(re.search(r"accuracy ([\d.]+) %", line)[1]) for line in lines[:4]]
+    assert accuracy[0] < min(accuracy[1:])  # on this set everything helps
+    assert "accuracy" not in lines[4]
+
+
+def test_one_file_is_not_enough():
+    done = run("adapt_your_embeddings", "one.npy")
+    assert done.returncode == 2
+    assert "IMAGES.npy TEXT.npy" in done.stderr
+
+
+# -- add_a_dataset -----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_evaluated_like_a_benchmark(tmp_path):
+    module = example("add_a_dataset")
+    module.draw_folder(tmp_path)
+    text = printed("add_a_dataset", tmp_path)
+    assert "photo: 24 images, by class [8, 8, 8]" in text
+    assert "prompts: a photo of a dog, a photo of a giraffe, a photo of a guitar" in text
+    record = clip_tca.evaluate(
+        "folder",
+        data_dir=tmp_path,
+        model="demo",
+        class_names=str(tmp_path / "classes.txt"),
+        methods=["zero-shot"],
+        workers=0,
+    )
+    accuracies = [f"{row['accuracy']:.2f}" for row in record["rows"]]
+    assert re.search(rf"zero-shot +{' +'.join(accuracies)} ", text)
+    assert all(row["accuracy"] > 60 for row in record["rows"])  # with the folders' own names it would guess
+
+
+# -- add_a_method ------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_method_runs_with_linear_tca_on_top():
+    rows = {line.split()[0]: line.split() for line in printed("add_a_method").splitlines() if line}
+    made = synthetic(0)
+    z, y = made.domains["shifted"]
+    seen = order(len(y), "full", 128, 0)
+    total, right = np.ones(6), 0
+    for part in seen.split(128):  # the method again, by hand
+        logits = made.scale * z[part].double().numpy() @ made.text.double().numpy().T
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        total += (odds / odds.sum(axis=1, keepdims=True)).sum(axis=0)
+        right += ((logits - np.log(total / total.sum())).argmax(axis=1) == y[part].numpy()).sum()
+    assert float(rows["debias"][2]) == pytest.approx(100 * right / len(y), abs=0.1)
+    assert set(rows) >= {"zero-shot", "debias", "linear-tca", "debias+tca"}
+    assert rows["debias+tca"][2] != rows["debias"][2]
+
+
+def test_a_registered_method_has_its_options_and_its_plus_form(registry):
+    kind = example("add_a_method").Debias
+    assert base_method("debias") is kind
+    plain, plus = choose(["debias", "debias+tca"], {"strength": 0.0, "k": 12})
+    assert (plain.base_options, plus.base_options, plus.options) == ({"strength": 0.0}, {"strength": 0.0}, {"k": 12})
+    record = clip_tca.evaluate("synthetic", methods=["zero-shot", "debias"], options={"strength": 0.0})
+    rows = {(row["method"], row["domain"]): row["correct"] for row in record["rows"]}
+    assert all(rows["debias", domain] == rows["zero-shot", domain] for domain in ("clean", "shifted", "skewed"))
+    assert record["methods"][1]["base"] == {"name": "debias", "parameters": {"strength": 0.0}}
+
+
+def test_the_example_method_forgets(registry):
+    made = synthetic(0, 4, 12, 20)
+    task = methods.base.Task(None, None, (), (), made.text[None], made.scale)
+    method = example("add_a_method").Debias(task)
+    z = made.domains["skewed"][0]
+    first = method(z)[1]
+    assert not torch.equal(method(z)[1], first)
+    assert torch.equal(method.predict(z)[1], method.predict(z)[1])
+    method.reset()
+    assert torch.equal(method(z)[1], first)
+
+
+def test_what_cannot_be_registered_is_named(registry):
+    kind = example("add_a_method").Debias
+    for taken in ("tent", "zero-shot", "linear-tca", "all", "mine+tca"):
+        with pytest.raises(ValueError, match=re.escape(f"{taken!r} is taken")):
+            register(type("Other", (kind,), {"name": taken}))
+    with pytest.raises(ValueError, match="Bare has no 'name'"):
+        register(type("Bare", (methods.base.Method,), {}))
+    assert list(registry) == ["debias"]
+
+
+def test_an_unknown_method_is_answered_with_those_registered(registry):
+    with pytest.raises(ValueError, match=r"'debias'; allowed are zero-shot"):
+        choose(["debias"], {})
+    example("add_a_method")
+    with pytest.raises(ValueError, match=r"'other'.*debias"):
+        choose(["other"], {})

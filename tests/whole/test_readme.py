@@ -1,0 +1,72 @@
+"""What the README promises is what a stranger gets."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from clip_tca.cli import main
+from clip_tca.methods.registry import METHODS
+from tests.conftest import PACS, ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return [
+        text
+        for name, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+        if name == language
+    ]
+
+
+def test_the_two_commands_are_single_lines_that_make_their_own_venv():
+    commands = blocks("bash")
+    assert len(commands) == 2
+    for command in commands:
+        assert command.count("\n") == 1
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+    assert commands[0].strip().endswith("clip-tca eval --dataset demo")
+    assert commands[1].strip().endswith("pytest")
+
+
+def test_the_first_command_prints_what_the_readme_shows(capsys):
+    assert main(["eval", "--dataset", "demo"]) == 0
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = [line.split() for line in blocks("")[0].splitlines()]
+    assert [row[:1] for row in printed] == [row[:1] for row in shown]
+    rows = [(ours, theirs) for ours, theirs in zip(printed, shown, strict=True) if ours and ours[0] in METHODS]
+    assert len(rows) == 5
+    for ours, theirs in rows:  # other releases of Pillow or another processor may turn a few of 560 pictures
+        assert all(abs(float(a) - float(b)) < 1.1 for a, b in zip(ours[1:-2], theirs[1:-2], strict=True))
+
+
+def test_the_script_prints_what_the_readme_shows(pacs, tmp_path):
+    script = tmp_path / "adapt.py"
+    script.write_text(blocks("python")[0], encoding="utf-8")
+    assert len(script.read_text().splitlines()) <= 10
+    done = subprocess.run([sys.executable, script, PACS], capture_output=True, text=True, check=True)
+    printed = [line.split() for line in done.stdout.splitlines()]
+    shown = [line.split() for line in blocks("")[1].splitlines()]
+    assert [row[0] for row in printed] == [row[0] for row in shown]
+    for ours, theirs in zip(printed, shown, strict=True):
+        assert all(abs(float(a) - float(b)) < 0.2 for a, b in zip(ours[1:], theirs[1:], strict=True))
+
+
+def test_the_streaming_snippet_runs(shifted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"g": shifted.g, "batches": shifted.z.split(16)}
+    exec(f"from clip_tca import LinearTCA\n{blocks('python')[1]}", names)  # noqa: S102 (our own README)
+    assert names["tca"].n_seen_ == len(shifted.z)
+    assert (tmp_path / "state.safetensors").is_file()
+
+
+def test_ci_runs_the_readme_s_test_command():
+    """It takes the line from the README, so they cannot drift apart; here only that the marker is where it looks."""
+    assert re.search(r"<!-- tests -->\n```bash\npython3 .*pytest\n```", README)
+
+
+def test_every_linked_file_exists():
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / target).is_file(), target
