@@ -28,13 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file
 from benchmarks.measure import wall
 from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import BLOCK
-from clip_tca.adapters.linear_head import LinearHead
 from clip_tca.bulk.application import Application
 from clip_tca.bulk.block import ROWS
 from clip_tca.bulk.job import Job
 from clip_tca.bulk.layout import lay_out
 from clip_tca.bulk.shards import open_shelf
 from clip_tca.bulk.staging import RECORD
+from clip_tca.classifier import LinearClassifier
 
 SHARD = 131_072
 
@@ -72,7 +72,7 @@ def rates(source: Path, out: Path, dim: int) -> None:
     classifier = ZeroShotClassifier(text)
     tca = LinearTCA(classifier).fit(block.z for shard in shelf.shards[:1] for block in shard.blocks(0, shard.rows or 0))
     w, weight = tca.W_.float(), tca.folded().weight.T.float()
-    before = LinearHead(classifier.scale * classifier.text, torch.zeros(classifier.classes))
+    before = LinearClassifier(classifier.weight, normalize=True)
     ready = torch.nn.functional.normalize(torch.randn(BLOCK, dim), dim=1)
 
     def bare() -> None:
@@ -94,7 +94,7 @@ def rates(source: Path, out: Path, dim: int) -> None:
         for _ in range(rows // ROWS):
             apply(block)
 
-    def predict(head: LinearHead) -> None:
+    def predict(head: LinearClassifier) -> None:
         for shard in shelf.shards:
             for block in shard.blocks(0, shard.rows or 0):
                 head.logits(torch.from_numpy(block.z)).argmax(dim=1)

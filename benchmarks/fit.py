@@ -22,7 +22,7 @@ def plain(z: Tensor, g: ZeroShotClassifier, same: Tensor) -> Tensor:
     """W of the paper's method (the K most certain overall) by autograd, for the pseudo-source ``same``."""
     z = torch.nn.functional.normalize(z, dim=1)
     p = (g.scale * z @ g.text.T).softmax(dim=1)
-    label = torch.nn.functional.one_hot(p.argmax(dim=1), g.classes)
+    label = torch.nn.functional.one_hot(p.argmax(dim=1), g.n_classes)
     _ = z[(label - p).square().sum(dim=1).topk(K, largest=False).indices]
     sigma_t, sigma_s = torch.cov(z.T), torch.cov(same.T)
     w = torch.eye(z.shape[1], requires_grad=True)

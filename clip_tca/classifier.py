@@ -1,18 +1,113 @@
-"""g: classification by similarity to text prompts, p = softmax(scale · z · textᵀ)."""
+"""g: a linear classifier, logits = z · weightᵀ + bias. Text prompts build one; so does any linear head.
+
+An adapted classifier is one again (:meth:`clip_tca.LinearTCA.folded`), for plain code and other runtimes.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from clip_tca.core.tensors import CHUNK, Array, check_rows, chunks, compute_dtype, exact, is_fake, like, to_tensor, unit
 
 
-class ZeroShotClassifier:
-    """A linear classifier whose weights are text embeddings.
+class LinearClassifier:
+    """logits = z · weightᵀ + bias, p = softmax(logits).
+
+    Attributes:
+        weight: ``(c, d)``, one row for each class.
+        bias: ``(c,)``.
+        classes: Names of the classes; None if they are not known.
+        normalize: Whether rows are scaled to unit length first.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | np.ndarray,
+        bias: Tensor | np.ndarray | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+        normalize: bool = False,
+    ) -> None:
+        """Take weight ``(c, d)`` and bias ``(c,)``; without a bias it is zero.
+
+        Raises:
+            ValueError: If the shapes do not fit, there are fewer than 2 classes, or a number is not finite.
+        """
+        rows = to_tensor(weight, "weight")
+        check_rows(rows, name="weight")
+        if rows.shape[0] < 2:
+            raise ValueError(f"weight: {rows.shape[0]} class; at least 2 are needed to classify")
+        self.weight = rows.to(compute_dtype(rows.dtype))
+        self.bias = self.weight.new_zeros(len(rows)) if bias is None else self._checked_bias(to_tensor(bias, "bias"))
+        self.classes = _checked_names(classes, len(rows))
+        self.normalize = normalize
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes c."""
+        return self.weight.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """Dimension d of the embeddings."""
+        return self.weight.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weight is."""
+        return self.weight.device
+
+    def fingerprint(self) -> str:
+        """A short hash of weight and bias, kept in saved states to notice that they belong to another classifier."""
+        parts = (self.weight, self.bias)
+        content = b"".join(part.cpu().to(torch.float32).numpy().tobytes() for part in parts)
+        return hashlib.sha256(content).hexdigest()[:16]
+
+    def logits(self, z: Array) -> Array:
+        """Class scores ``(n, c)`` of embeddings ``(n, d)``, in float32 (float64 for float64 input)."""
+        rows = to_tensor(z)
+        check_rows(rows, self.dim)
+        dtype = compute_dtype(rows.dtype)
+        weight, bias = self.weight.to(rows.device, dtype), self.bias.to(rows.device, dtype)
+        parts = (unit(part) if self.normalize else part.to(dtype) for part in rows.split(CHUNK))
+        return like(torch.cat([torch.addmm(bias, part, weight.T) for part in parts]), z)
+
+    def probabilities(self, z: Array) -> Array:
+        """softmax of :meth:`logits`, ``(n, c)``."""
+        return like(to_tensor(self.logits(z)).softmax(dim=1), z)
+
+    def predict(self, z: Array) -> Array:
+        """The most likely class of each row, ``(n,)``."""
+        return like(to_tensor(self.logits(z)).argmax(dim=1), z)
+
+    def log_probabilities(self, z: Tensor) -> Tensor:
+        """log-softmax in the dtype of the statistics: what the adapters decide on, the same in any batch split."""
+        weight, bias = exact(self.weight.to(z.device)), exact(self.bias.to(z.device))
+        return torch.cat([torch.addmm(bias, part, weight.T).log_softmax(dim=1) for part in chunks(z)])
+
+    def linear(self) -> nn.Linear:
+        """A ``torch.nn.Linear`` in float32; give it unit embeddings if :attr:`normalize` is set."""
+        layer = nn.Linear(self.dim, self.n_classes, device=self.device)
+        with torch.no_grad():
+            layer.weight.copy_(self.weight)
+            layer.bias.copy_(self.bias)
+        return layer.requires_grad_(False)
+
+    def _checked_bias(self, bias: Tensor) -> Tensor:
+        if bias.shape != self.weight.shape[:1]:
+            raise ValueError(f"bias: shape {tuple(bias.shape)}, but the weight has {len(self.weight)} classes")
+        if not is_fake(bias) and not bool(torch.isfinite(bias).all()):
+            raise ValueError("bias: holds NaN or infinity; repair it first")
+        return bias.to(self.weight)
+
+
+class ZeroShotClassifier(LinearClassifier):
+    """Classification by similarity to text prompts: weight = scale · text, no bias.
 
     ``logits`` is linear in ``z``: it does not rescale the rows. The adapters do that (``normalize=True``).
 
@@ -21,7 +116,9 @@ class ZeroShotClassifier:
         scale: The model's logit scale (100 for OpenAI's CLIP).
     """
 
-    def __init__(self, text: Tensor | np.ndarray, scale: float = 100.0) -> None:
+    def __init__(
+        self, text: Tensor | np.ndarray, scale: float = 100.0, *, classes: Sequence[str] | None = None
+    ) -> None:
         """Take ``text`` as ``(c, d)``, or as ``(templates, c, d)``, which is averaged over the templates.
 
         Each text embedding is normalised, the templates are averaged and the mean is normalised again, as CLIP's
@@ -42,38 +139,20 @@ class ZeroShotClassifier:
         mean = exact_rows.mean(dim=0) if rows.ndim == 3 else exact_rows
         self.text = unit(mean).to(compute_dtype(rows.dtype))
         self.scale = float(scale)
-
-    @property
-    def classes(self) -> int:
-        """Number of classes c."""
-        return self.text.shape[0]
-
-    @property
-    def dim(self) -> int:
-        """Dimension d of the embeddings."""
-        return self.text.shape[1]
+        super().__init__(self.scale * exact(self.text), classes=classes)  # as exact as the statistics need it
 
     def fingerprint(self) -> str:
         """A short hash of texts and scale, kept in saved states to notice that they belong to other prompts."""
         content = self.text.cpu().to(torch.float32).numpy().tobytes() + str(self.scale).encode()
         return hashlib.sha256(content).hexdigest()[:16]
 
-    def logits(self, z: Array) -> Array:
-        """scale · z · textᵀ, ``(n, c)``, in float32 (float64 for float64 input)."""
-        rows = to_tensor(z)
-        check_rows(rows, self.dim)
-        weight = self.scale * self.text.to(rows.device, compute_dtype(rows.dtype))
-        return like(torch.cat([part.to(weight.dtype) @ weight.T for part in rows.split(CHUNK)]), z)
 
-    def probabilities(self, z: Array) -> Array:
-        """softmax of :meth:`logits`, ``(n, c)``."""
-        return like(to_tensor(self.logits(z)).softmax(dim=1), z)
-
-    def predict(self, z: Array) -> Array:
-        """The most similar class of each row, ``(n,)``."""
-        return like(to_tensor(self.logits(z)).argmax(dim=1), z)
-
-    def log_probabilities(self, z: Tensor) -> Tensor:
-        """log-softmax in the dtype of the statistics: what the adapters decide on, the same in any batch split."""
-        weight = self.scale * exact(self.text.to(z.device))
-        return torch.cat([(part @ weight.T).log_softmax(dim=1) for part in chunks(z)])
+def _checked_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
+    if classes is None:
+        return None
+    names = tuple(classes)
+    if isinstance(classes, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"classes: {classes!r}; a list of names is needed")
+    if len(names) != count:
+        raise ValueError(f"classes: {len(names)} names, but there are {count} classes; one name for each is needed")
+    return names

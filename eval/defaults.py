@@ -66,7 +66,7 @@ def tasks(path: str) -> list[Task]:
     """Every (group, classifier, embeddings, labels) on which a setting is scored."""
     data = load(path)
     g = ZeroShotClassifier(data.text, data.scale)
-    c = g.classes
+    c = g.n_classes
     found: list[Task] = []
     for name, (z, y) in data.domains.items():
         generator = torch.Generator().manual_seed(0)

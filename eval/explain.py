@@ -41,7 +41,7 @@ def demo() -> Iterator[Task]:
     """Every style of the demo, whole and in part."""
     data = Inputs("demo").embed().data
     g = ZeroShotClassifier(data.text, data.scale)
-    c = g.classes
+    c = g.n_classes
     for style, (z, y) in data.domains.items():
         generator = torch.Generator().manual_seed(1)
         wanted = [[len(y)] * c, *([count] * c for count in (5, 20, 40))]
@@ -72,7 +72,7 @@ def held_out(path: str) -> Iterator[Task]:
         g = ZeroShotClassifier(text, data.scale)
         for z, y in data.domains.values():
             yield HELD_OUT, g, z, y
-            index = subset(y, [int(len(y) / 2 / 1.6**k) for k in range(g.classes)], torch.Generator().manual_seed(7))
+            index = subset(y, [int(len(y) / 2 / 1.6**k) for k in range(g.n_classes)], torch.Generator().manual_seed(7))
             yield HELD_OUT, g, z[index], y[index]
 
 
@@ -84,7 +84,7 @@ def cases(path: str) -> Iterator[Case]:
             adapter = build(g).fit(z)
             after = adapter.predict(z)
             found = diagnose(adapter, before, after)
-            said = verdict(signs(found, [str(k) for k in range(g.classes)]), found)
+            said = verdict(signs(found, [str(k) for k in range(g.n_classes)]), found)
             gained = int((after == y).sum()) - int((before == y).sum())
             yield source, method, said, gained, int((after != before).sum()), len(y)
 

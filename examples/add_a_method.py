@@ -39,7 +39,7 @@ class Debias(Method):
 
     def reset(self) -> None:
         """Forget everything: every class has been predicted once."""
-        self.total = torch.ones(self.classifier.classes, device=self.classifier.text.device)
+        self.total = torch.ones(self.classifier.n_classes, device=self.classifier.device)
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Count the batch, then predict it."""

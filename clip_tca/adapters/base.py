@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.learner import Learner
-from clip_tca.adapters.linear_head import LinearHead
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.tensors import (
     Array,
     check_labels,
@@ -79,11 +78,11 @@ class Adapter(Learner):
                 raise ValueError(
                     f"embeddings: {self._seen} row; fit needs at least 2 (partial_fit takes single images of a stream)"
                 )
-            self._solve_now()
+            self.solve()
         except BaseException:  # an interrupted or impossible fit leaves the earlier one as it was
             self.__dict__ = before
             raise
-        self._warn()
+        self.warn()
         return self
 
     def _fit_rows(
@@ -92,12 +91,12 @@ class Adapter(Learner):
         labels: Tensor | np.ndarray | list[int] | None,
         logits: Tensor | np.ndarray | None,
     ) -> None:
-        scores = check_logits(logits, rows, self.classifier.classes)
-        truth = None if labels is None else check_labels(labels, len(rows), self.classifier.classes, rows.device)
-        self._check_options()
+        scores = check_logits(logits, rows, self.classifier.n_classes)
+        truth = None if labels is None else check_labels(labels, len(rows), self.classifier.n_classes, rows.device)
+        self.check_options()
         if self.uses_labels and truth is None:
             raise ValueError(_ORACLE)
-        self._start(rows.device, rows.dtype)
+        self.begin(rows.device, rows.dtype)
         self._observe_all(rows, truth if self.uses_labels else None, scores)
         if len(rows) > 1 and not is_fake(rows) and torch.equal(rows, rows[:1].expand_as(rows)):
             log.warning("%s: all %d embeddings are identical", type(self).__name__, len(rows))
@@ -118,12 +117,12 @@ class Adapter(Learner):
         ``logits`` are as in :meth:`fit`.
         """
         rows = self._checked(batch)
-        scores = check_logits(logits, rows, self.classifier.classes)
+        scores = check_logits(logits, rows, self.classifier.n_classes)
         if self.uses_labels:
             raise ValueError(_ORACLE)
         if self._device is None:
-            self._check_options()
-            self._start(rows.device, rows.dtype)
+            self.check_options()
+            self.begin(rows.device, rows.dtype)
         elif self._device != rows.device:
             raise ValueError(f"embeddings: on {rows.device}, but this stream began on {self._device}; move the batch")
         self._observe_all(rows, None, scores)
@@ -140,10 +139,10 @@ class Adapter(Learner):
         other._require_fitted()
         self._check_same(other)
         merged = type(self)(self.classifier, **{name: getattr(self, name) for name in self.options})  # type: ignore[call-arg]
-        merged._start(self._device or torch.device("cpu"), self._dtype)
+        merged.begin(self._device or torch.device("cpu"), self._dtype)
         for part in (self, other):
             part._settle()
-            merged._absorb(part)
+            merged.absorb(part)
         return merged
 
     def _check_same(self, other: Adapter) -> None:
@@ -169,18 +168,18 @@ class Adapter(Learner):
 
     def transform(self, z: Array) -> Array:
         """Adapted embeddings ``(n, d)``, in the dtype of ``z``."""
-        return like(self._applied(self._ready(z), score=False)[0], z)
+        return like(self.apply(self._ready(z), score=False)[0], z)
 
     def logits(self, z: Array) -> Array:
         """Class scores ``(n, c)`` after adaptation, in float32 (float64 for float64 input)."""
-        return like(self._applied(self._ready(z), move=False)[1], z)
+        return like(self.apply(self._ready(z), move=False)[1], z)
 
     def adapt(self, z: Array) -> tuple[Array, Array]:
         """What :meth:`transform` and :meth:`logits` give, in one go."""
-        moved, scores = self._applied(self._ready(z))
+        moved, scores = self.apply(self._ready(z))
         return like(moved, z), like(scores, z)
 
-    def _applied(self, rows: Tensor, move: bool = True, score: bool = True) -> tuple[Tensor, Tensor]:
+    def apply(self, rows: Tensor, move: bool = True, score: bool = True) -> tuple[Tensor, Tensor]:
         """Adapted embeddings and logits of checked rows; what is not asked for has no rows."""
         moved = rows.new_empty(rows.shape if move else (0, rows.shape[1]))
         scores = []
@@ -200,7 +199,7 @@ class Adapter(Learner):
         """
         return like(to_tensor(self.logits(z)).argmax(dim=1), z)
 
-    def folded(self) -> LinearHead:
+    def folded(self) -> LinearClassifier:
         """The adapted classifier as plain weight and bias: predicting after adaptation costs what it did before.
 
         Raises:
@@ -211,7 +210,12 @@ class Adapter(Learner):
             raise ValueError(
                 f"{type(self).__name__} is not linear and can't be folded; use LinearTCA or ConditionalTCA"
             )
-        return LinearHead(self._solution["weight"].T.clone(), self._solution["bias"].clone(), self.normalize)
+        return LinearClassifier(
+            self._solution["weight"].T.clone(),
+            self._solution["bias"].clone(),
+            classes=self.classifier.classes,
+            normalize=self.normalize,
+        )
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -228,12 +232,12 @@ class Adapter(Learner):
         """Read what :meth:`save` wrote, onto ``device`` (default: where ``classifier.text`` is)."""
         from clip_tca.adapters.state import load_state
 
-        target = torch.device(device) if device else classifier.text.device
+        target = torch.device(device) if device else classifier.device
         options, counters, tensors = load_state(Path(path), cls.__name__, classifier, target)
         solution = {name.removeprefix("solution."): t for name, t in tensors.items() if name.startswith("solution.")}
         try:
             adapter = cls(classifier, **options)  # type: ignore[call-arg]
-            adapter._start(target, getattr(torch, counters["dtype"]))
+            adapter.begin(target, getattr(torch, counters["dtype"]))
             adapter._restore(tensors)
             adapter._seen, adapter._last = counters["seen"], counters["last"]
         except (AttributeError, KeyError, TypeError) as error:

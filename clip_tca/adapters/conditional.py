@@ -112,7 +112,7 @@ class ConditionalTCA(Adapter):
         """Posterior class probabilities ``(n, c)``."""
         return like(to_tensor(self.logits(z)).softmax(dim=1), z)
 
-    def _check_options(self) -> None:
+    def check_options(self) -> None:
         self._check_common()
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
         check_number("anchor", self.anchor)
@@ -120,7 +120,7 @@ class ConditionalTCA(Adapter):
         check_whole("memory", self.memory, 2, also="auto")
 
     def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
-        c, d = self.classifier.classes, self.classifier.dim
+        c, d = self.classifier.n_classes, self.classifier.dim
         self._sample = Sample(max(8192, 32 * c) if self.memory == "auto" else self.memory, d, device, dtype, first)
 
     def _samples(self) -> list[Sample]:
@@ -158,8 +158,8 @@ class ConditionalTCA(Adapter):
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         self._sample.restore(tensors)
 
-    def _warn(self) -> None:
-        images, classes = min(self._seen, self._sample.size), self.classifier.classes
+    def warn(self) -> None:
+        images, classes = min(self._seen, self._sample.size), self.classifier.n_classes
         if images < fewest(classes):
             least = fewest(classes)
             log.warning("ConditionalTCA: %d images of %d classes; below %d zero-shot is kept", images, classes, least)

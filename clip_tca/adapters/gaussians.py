@@ -66,19 +66,19 @@ def gaussian_head(
     zero_shot = classifier.log_probabilities(z)
     posterior = zero_shot.exp()
     one = torch.ones_like(text[0, 0])
-    if n < fewest(classifier.classes):
+    if n < fewest(classifier.n_classes):
         centre = mean(z)
         counts = posterior.sum(dim=0)
         means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
         return Head(text, torch.zeros_like(text[0]), counts, means, one)
     axes, y = Axes.of(z, moments)
-    soft = SoftStatistics.empty(axes, classifier.classes)
+    soft = SoftStatistics.empty(axes, classifier.n_classes)
     parts = list(zip(y.split(CHUNK), zero_shot.to(y.dtype).split(CHUNK), posterior.split(CHUNK), strict=True))
     for part, _, q in parts:
         soft.add(part, q, q)
     amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
     for _ in range(rounds):
-        fitted, soft = Gaussians.fit(axes, soft, amount), SoftStatistics.empty(axes, classifier.classes)
+        fitted, soft = Gaussians.fit(axes, soft, amount), SoftStatistics.empty(axes, classifier.n_classes)
         length = torch.zeros_like(axes.scatter[0])
         for part, log_p, q in parts:  # q is overwritten in place
             likelihood, lengths = fitted.leave_one_out(part, q)
@@ -94,7 +94,7 @@ def gaussian_head(
 
 def as_sure_as_zero_shot(head: Head, z: Tensor, classifier: ZeroShotClassifier) -> Head:
     """``head`` at the temperature at which it is as confident of the rows of ``z`` ``(n, d)``, on average, as g is."""
-    if len(z) < fewest(classifier.classes):
+    if len(z) < fewest(classifier.n_classes):
         return head  # it is g
     some = z[:: max(1, len(z) // 8192)]
     confidence = classifier.log_probabilities(some).max(dim=1).values.exp().mean()

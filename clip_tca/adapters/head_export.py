@@ -7,26 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from clip_tca.adapters.linear_head import LinearHead
 from clip_tca.adapters.state import read_state
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.files import atomic, write_tensors
 
 SUFFIXES = (".onnx", ".safetensors")
 
 
-def load_head(path: Path) -> LinearHead:
+def load_head(path: Path) -> LinearClassifier:
     """The classifier in a saved state; no class texts are needed."""
     record, tensors = read_state(path)
     if "solution.weight" not in tensors or "solution.bias" not in tensors:
         raise ValueError(
             f"{path}: a {record['class']} is not linear and can't be exported; fit a LinearTCA or ConditionalTCA"
         )
-    return LinearHead(
-        tensors["solution.weight"].T.contiguous(), tensors["solution.bias"], bool(record["options"]["normalize"])
+    return LinearClassifier(
+        tensors["solution.weight"].T.contiguous(),
+        tensors["solution.bias"],
+        normalize=bool(record["options"]["normalize"]),
     )
 
 
-def export(head: LinearHead, path: Path) -> None:
+def export(head: LinearClassifier, path: Path) -> None:
     """Write ``.onnx`` or ``.safetensors``, whole or not at all."""
     if path.suffix.lower() == ".onnx":
         content = onnx_model(head).SerializeToString()
@@ -39,7 +41,7 @@ def export(head: LinearHead, path: Path) -> None:
         raise ValueError(f"output: {path}; allowed are names that end with {' or '.join(SUFFIXES)}")
 
 
-def onnx_model(head: LinearHead) -> Any:
+def onnx_model(head: LinearClassifier) -> Any:
     """``embeddings`` (n, d) → ``logits`` (n, c) and ``labels`` (n,); scales to unit length first where TCA does."""
     try:
         from onnx import TensorProto, checker, helper, numpy_helper

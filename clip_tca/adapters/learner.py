@@ -46,7 +46,7 @@ class Learner(ABC):
     # -- what a subclass says ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _check_options(self) -> None:
+    def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""
 
     @abstractmethod
@@ -61,15 +61,15 @@ class Learner(ABC):
     def _samples(self) -> list[Sample]:
         """The samples that it keeps."""
 
-    def _begin_segment(self, first: int) -> None:
+    def begin_segment(self, first: int) -> None:
         """The next row is number ``first`` of all, whatever has been seen of those before it."""
         for sample in self._samples():
             sample.seen = first
 
-    def _end_segment(self, number: int) -> None:  # noqa: B027 (most have nothing that rounds)
+    def end_segment(self, number: int) -> None:  # noqa: B027 (most have nothing that rounds)
         """The rows since the last segment were segment ``number``: what follows is summed up apart from them."""
 
-    def _absorb(self: L, other: L) -> None:
+    def absorb(self: L, other: L) -> None:
         """Add what another adapter with the same options has observed."""
         self._seen += other._seen
         self._pending += other._seen
@@ -103,7 +103,7 @@ class Learner(ABC):
         return False
 
     @abstractmethod
-    def _warn(self) -> None:
+    def warn(self) -> None:
         """Log what the user should know about the fit."""
 
     # -- what all share ------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Learner(ABC):
     def _prepared(self, z: Tensor) -> Tensor:
         return unit(z) if self.normalize else z.to(compute_dtype(z.dtype))
 
-    def _start(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
+    def begin(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
         self._device, self._dtype = device, compute_dtype(dtype)
         self._seen = self._pending = self._last = 0
         self._solution, self._cast, self._waiting, self._held = {}, {}, [], 0
@@ -142,14 +142,24 @@ class Learner(ABC):
     def _update(self) -> None:
         self._require_fitted()
         if self._pending or not self._solution:
-            self._solve_now()
+            self.solve()
 
     @torch.inference_mode(False)
-    def _solve_now(self) -> None:
+    def solve(self) -> dict[str, Tensor]:
+        """Solve for everything observed so far, now; the solution by name."""
         self._settle()
-        self._solution = self._solve()
+        self.use(self._solve())
+        return self._solution
+
+    def use(self, solution: dict[str, Tensor]) -> None:
+        """Apply a solution that was found elsewhere, by another process, for what all have observed."""
+        self._solution, self._pending = solution, 0
         self._cast.clear()
-        self._pending = 0
+
+    @property
+    def solution(self) -> dict[str, Tensor]:
+        """The solution as it was found last; empty before."""
+        return self._solution
 
     def _require_fitted(self) -> None:
         if self._device is None:

@@ -89,8 +89,8 @@ class LinearTCA(PseudoSourceAdapter):
         fixed = {"k": k, "balance": "oracle", "uncertainty": "entropy", "solver": "gradient"}
         return cls(classifier, **{**fixed, **options})
 
-    def _check_options(self) -> None:
-        super()._check_options()
+    def check_options(self) -> None:
+        super().check_options()
         one_of("solver", self.solver, SOLVERS)
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
         check_whole("steps", self.steps, 0)

@@ -78,8 +78,8 @@ class MLPTCA(PseudoSourceAdapter):
     loss_ = property(lambda self: float(self._learned("loss")), doc="Loss after fitting.")
     start_loss_ = property(lambda self: float(self._learned("start_loss")), doc="Loss of its linear part alone.")
 
-    def _check_options(self) -> None:
-        super()._check_options()
+    def check_options(self) -> None:
+        super().check_options()
         check_whole("layers", self.layers, 2, 3)
         check_whole("seed", self.seed, 0)
         check_whole("hidden", self.hidden, also=None)

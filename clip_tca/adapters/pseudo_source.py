@@ -109,7 +109,7 @@ class PseudoSource:
 
         ``first`` is the number of the first row, for the bank of a later part of a stream.
         """
-        c, d = classifier.classes, classifier.dim
+        c, d = classifier.n_classes, classifier.dim
         self.classifier, self.balance, self.kind = classifier, balance, kind
         self.auto, self.k = k == "auto", LARGEST if k == "auto" else int(k)
         groups = 1 if balance == "global" else c

@@ -43,7 +43,7 @@ class PseudoSourceAdapter(Adapter):
         """Whether ``balance`` is ``"oracle"``: the true labels of the test set are counted."""
         return self.balance == "oracle"
 
-    def _check_options(self) -> None:
+    def check_options(self) -> None:
         self._check_common()
         check_whole("k", self.k, also="auto")
         one_of("balance", self.balance, BALANCES)
@@ -60,12 +60,12 @@ class PseudoSourceAdapter(Adapter):
     def _samples(self) -> list[Sample]:
         return [] if self._bank.sample is None else [self._bank.sample]
 
-    def _end_segment(self, number: int) -> None:
+    def end_segment(self, number: int) -> None:
         self._segments.add(number, self._moments)
         self._moments = Moments.empty(self.classifier.dim, self._moments.mean.device)
 
-    def _absorb(self: P, other: P) -> None:
-        super()._absorb(other)
+    def absorb(self: P, other: P) -> None:
+        super().absorb(other)
         self._moments = self._moments.merge(other._moments)
         self._segments.merge(other._segments)
         self._bank.merge(other._bank)
@@ -77,7 +77,7 @@ class PseudoSourceAdapter(Adapter):
         source = Moments.of(rows) if len(rows) else everyone  # nothing selected: nothing changes
         everything = source.n == everyone.n
         predicted = self.classifier.predict(rows) if len(rows) else self._bank.group[:0]
-        state = {"pseudo_source_counts": torch.bincount(predicted, minlength=self.classifier.classes)}
+        state = {"pseudo_source_counts": torch.bincount(predicted, minlength=self.classifier.n_classes)}
         for name, moments in {"": everyone, "pseudo_source_": source}.items():
             amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
             state[f"{name}mean"] = moments.mean.clone()
@@ -98,7 +98,7 @@ class PseudoSourceAdapter(Adapter):
         self._moments.restore(tensors)
         self._bank.restore(tensors)
 
-    def _warn(self) -> None:
+    def warn(self) -> None:
         name, predicted, k, d = type(self).__name__, self._bank.predicted, self._bank.size(), self.classifier.dim
         chosen = int(self._solution["pseudo_source_counts"].sum())
         never = int((predicted == 0).sum())

@@ -31,7 +31,7 @@ def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counter
         "class": type(adapter).__name__,
         "options": {name: getattr(adapter, name) for name in adapter.options},
         "counters": counters,
-        "shape": [adapter.classifier.dim, adapter.classifier.classes],
+        "shape": [adapter.classifier.dim, adapter.classifier.n_classes],
         "classifier": adapter.classifier.fingerprint(),
     }
     whole = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
@@ -91,10 +91,10 @@ def load_state(
     kind, shape = record["class"], tuple(record["shape"])
     if kind != expected:
         raise ValueError(f"{path}: holds a {kind}; use {kind}.load")
-    if shape != (classifier.dim, classifier.classes):
+    if shape != (classifier.dim, classifier.n_classes):
         raise ValueError(
             f"{path}: made for {shape[1]} classes in {shape[0]} dimensions, but the classifier has "
-            f"{classifier.classes} in {classifier.dim}; use the classifier it was fitted with"
+            f"{classifier.n_classes} in {classifier.dim}; use the classifier it was fitted with"
         )
     if record["classifier"] != classifier.fingerprint():
         log.warning("%s was fitted with other class texts or another scale than the classifier given", path)

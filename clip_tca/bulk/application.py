@@ -47,7 +47,7 @@ class Application:
         if self.batch:
             moved, logits = self.adapter.partial_fit(rows).adapt(rows)
         else:
-            moved, logits = self.adapter._applied(rows, "embeddings" in self.kinds, scored)
+            moved, logits = self.adapter.apply(rows, "embeddings" in self.kinds, scored)
         arrays: dict[Kind, np.ndarray] = {}
         if "embeddings" in self.kinds:
             arrays["embeddings"] = moved.cpu().numpy()

@@ -60,7 +60,7 @@ def read_texts(path: Path, name: str | None, scale: float | None, device: str) -
         raise damaged(path, error) from None
     classifier = ZeroShotClassifier(to_tensor(text, "text").to(device), scale or known)
     about = {"file": path.name, "name": key, "sha256": sha256(path), "scale": classifier.scale}
-    return Texts(classifier, classes, {**about, "classes": classifier.classes})
+    return Texts(classifier, classes, {**about, "classes": classifier.n_classes})
 
 
 def _names(path: Path) -> tuple[list[str], dict[str, str]]:

@@ -105,7 +105,7 @@ class Job:
             raise ValueError(
                 "save_state: a loaded state is used as it is, and there is nothing new to save; leave it out"
             )
-        self.adapter._check_options()
+        self.adapter.check_options()
         self._check_classes()
 
     def run(self, target: Path, overwrite: bool, record: Callable[[Tally], str]) -> Tally:
@@ -147,18 +147,17 @@ class Job:
         adapter, processes = self.adapter, self.processes
         began = time.perf_counter()
         dtype = torch.float64 if self.layout.shelf.dtype == np.float64 else torch.float32
-        adapter._start(self.device, dtype, mine[0].first if mine else 0)
+        adapter.begin(self.device, dtype, mine[0].first if mine else 0)
         found = self._all(lambda: self._look(mine, self._learn))
         processes.together(lambda: _check_rows(found, 2))
         others = processes.gather(adapter, self.device)[1:]
         if processes.first:
             for other in others:
-                adapter._absorb(other)
-        solution = processes.together(lambda: adapter._solve() if processes.first else {})
-        adapter._solution = processes.broadcast(solution, self.device)
-        adapter._pending = 0
+                adapter.absorb(other)
+        solution = processes.together(lambda: adapter.solve() if processes.first else {})
+        adapter.use(processes.broadcast(solution, self.device))
         if processes.first:
-            adapter._warn()
+            adapter.warn()
         processes.together(self._keep)
         found.fitting_seconds = time.perf_counter() - began
         return found
@@ -169,10 +168,10 @@ class Job:
 
     def _learn(self, piece: Piece) -> None:
         if piece.last:
-            self.adapter._end_segment(piece.unit.number)
+            self.adapter.end_segment(piece.unit.number)
             return
         if piece.block.first == piece.unit.start:
-            self.adapter._begin_segment(piece.unit.first)
+            self.adapter.begin_segment(piece.unit.first)
         if len(piece.block):
             self.adapter.partial_fit(to_tensor(piece.block.z).to(self.device))
 
@@ -250,11 +249,11 @@ class Job:
     def _check_classes(self) -> None:
         """A pseudo-source has rows for every class: refuse more classes than fit into half of the memory."""
         known, k = self.adapter.classifier, getattr(self.adapter, "k", "auto")
-        needed = known.classes * known.dim * 4 * (40 if k == "auto" else int(k) + 20)
+        needed = known.n_classes * known.dim * 4 * (40 if k == "auto" else int(k) + 20)
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else needed
         if needed > there // 2 and getattr(self.adapter, "balance", "") != "global":
             raise ValueError(
-                f"text: {known.classes} classes need about {needed / 1e9:.0f} of the {there / 1e9:.0f} GB of memory; "
+                f"text: {known.n_classes} classes need about {needed / 1e9:.0f} of the {there / 1e9:.0f} GB of memory; "
                 "name fewer classes, or use a smaller --k"
             )
 

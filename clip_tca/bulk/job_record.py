@@ -24,7 +24,7 @@ def describe(job: Job, tally: Tally, method: str, texts: Texts) -> dict[str, Any
             found = left_out.setdefault(shelf.shards[unit.shard].path.name, {"rows": 0, "first": []})
             found["rows"] += len(rows)
             found["first"] = [*found["first"], *rows][:NAMED]
-    counts = adapter._solution.get("pseudo_source_counts")
+    counts = adapter.solution.get("pseudo_source_counts")
     scored = None
     if job.labels is not None and tally.rows:
         scored = {

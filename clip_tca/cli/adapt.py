@@ -154,7 +154,7 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Tex
         fitted=options.load_state is not None,
         batch=batch,
         drop_bad=options.drop_bad_rows,
-        labels=None if options.labels is None else read_labels(Path(options.labels), texts.classifier.classes),
+        labels=None if options.labels is None else read_labels(Path(options.labels), texts.classifier.n_classes),
         state=None if options.save_state is None else Path(options.save_state),
         progress=True,
         processes=processes,

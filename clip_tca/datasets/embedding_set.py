@@ -76,12 +76,12 @@ def check(data: EmbeddingSet) -> None:
     known = ZeroShotClassifier(data.text, data.scale)
     if data.classes is not None and [str(name) for name in data.classes] != data.classes:
         raise ValueError(f"classes: {data.classes!r}; a list of names is needed")
-    if data.classes is not None and len(data.classes) != known.classes:
-        raise ValueError(f"classes: {len(data.classes)} names, but the texts have {known.classes}")
+    if data.classes is not None and len(data.classes) != known.n_classes:
+        raise ValueError(f"classes: {len(data.classes)} names, but the texts have {known.n_classes}")
     if not data.domains:
         raise ValueError("no domain in it")
     for name, (z, y) in data.domains.items():
         check_rows(to_tensor(z, name), known.dim, name)
-        check_labels(y, len(z), known.classes, y.device)
+        check_labels(y, len(z), known.n_classes, y.device)
     if any(not isinstance(data.about.get(key) or {}, dict) for key in ("model", "prompts")):
         raise ValueError(f"about: {data.about!r}; model and prompts are tables")

@@ -52,7 +52,7 @@ def changed(
             continue
         z, truth = embedded.data.domains[domain]
         seen = order(len(truth), *how, seed)
-        before = classifier.predict(z.to(classifier.text.device)).cpu()
+        before = classifier.predict(z.to(classifier.device)).cpu()
         now = before.clone()
         now[seen] = after  # an image that was not seen has not changed
         pictures = embedded.pictures.domains[domain] if embedded.pictures else None

@@ -147,7 +147,7 @@ def _rows(
                     f"{domain}: {len(truth)} images make no batch of {batch}, so protocol {protocol!r} keeps none; "
                     "use a smaller --batch-size, or --protocol full"
                 )
-            z, labels = embeddings[seen].to(classifier.text.device), truth[seen].to(classifier.text.device)
+            z, labels = embeddings[seen].to(classifier.device), truth[seen].to(classifier.device)
             pairs: dict[str, Pairs] = {}
             for method in methods:
                 base = None

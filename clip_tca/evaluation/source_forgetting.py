@@ -35,7 +35,7 @@ def measure_forgetting(
 ) -> list[dict[str, Any]]:
     """One row for each method and domain adapted to: accuracy on ``reference`` with the adapted state and without."""
     domains = bases.embedded.data.domains
-    device = classifier.text.device
+    device = classifier.device
     shown = order(len(domains[reference][1]), "full", bases.batch, 0)  # BatchNorm sees batches: not class by class
     z, truth = (part[shown].to(device) for part in domains[reference])
     without = int((classifier.predict(z) == truth).sum())

@@ -80,7 +80,7 @@ class AdaNPC(Method):
     def reset(self) -> None:
         """The memory holds the texts only."""
         self.memory_ = self.classifier.text
-        self.memory_labels_ = torch.arange(self.classifier.classes, device=self.memory_.device)
+        self.memory_labels_ = torch.arange(self.classifier.n_classes, device=self.memory_.device)
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -122,6 +122,6 @@ class AdaNPC(Method):
         similarity = z.to(self.memory_.dtype) @ self.memory_.T
         nearest = similarity.topk(min(self.k, len(self.memory_)))
         weights = (nearest.values / self.temperature).softmax(dim=1)
-        votes = weights.new_zeros(len(z), self.classifier.classes)
+        votes = weights.new_zeros(len(z), self.classifier.n_classes)
         votes.scatter_add_(1, self.memory_labels_[nearest.indices], weights)
         return (votes + 1e-5).clamp(max=1.0).to(z.dtype)

@@ -130,10 +130,12 @@ class TDA(Method):
         entropies: list[float | None] = (-(p * log_p).sum(dim=1)).tolist() if enter else [None] * len(z)
         logits = self.classifier.logits(z)
         if self.positive_shots:
-            one_hot = functional.one_hot(predicted, self.classifier.classes).to(z.dtype)
+            one_hot = functional.one_hot(predicted, self.classifier.n_classes).to(z.dtype)
             logits += self.positive_alpha * self.positive_.visit(z, one_hot, classes, entropies, self.positive_beta)
         if self.negative_shots:
-            low, high = (bound * math.log2(self.classifier.classes) for bound in (self.entropy_low, self.entropy_high))
+            low, high = (
+                bound * math.log2(self.classifier.n_classes) for bound in (self.entropy_low, self.entropy_high)
+            )
             doubtful = [h if h is not None and low < h < high else None for h in entropies]
             mask = ((p > self.mask_low) & (p < self.mask_high)).to(z.dtype)
             logits -= self.negative_alpha * self.negative_.visit(z, mask, classes, doubtful, self.negative_beta)

@@ -38,7 +38,7 @@ def source(subject: Subject) -> tuple[Tensor, Tensor]:
 
 def on(subject: Subject, tensor: Tensor) -> Tensor:
     """``tensor`` on the device of the classifier."""
-    return tensor.to(subject.classifier.text.device)
+    return tensor.to(subject.classifier.device)
 
 
 def shuffled(images: int, seed: int, device: torch.device) -> Tensor:

@@ -50,7 +50,7 @@ class Efficiency(Study):
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """Time, memory and accuracy of every method; plain CLIP's time and memory where there are pictures."""
         subject = present(subject)
-        device = subject.classifier.text.device
+        device = subject.classifier.device
         bases = Bases(subject.embedded, device, self.batch_size, None, subject.progress)
         methods = {method.name: self._method(method, subject, bases) for method in choose(self.methods, {})}
         plain = None if subject.embedded.pictures is None else self._plain(subject, bases)

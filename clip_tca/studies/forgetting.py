@@ -35,7 +35,7 @@ class Forgetting(Study):
         """Accuracy with the adapted state and without it, which is zero-shot."""
         subject = present(subject)
         g, (_, truth) = subject.classifier, source(subject)
-        bases = Bases(subject.embedded, g.text.device, self.batch_size, None, subject.progress)
+        bases = Bases(subject.embedded, g.device, self.batch_size, None, subject.progress)
         rows = measure_forgetting(choose(self.methods, {}), g, bases, str(subject.reference))
         methods: dict[str, Any] = {}
         for row in rows:

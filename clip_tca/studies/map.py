@@ -187,7 +187,7 @@ def adapt(subject: Subject, z: Tensor, labels: Tensor, adapter: str) -> Adapted:
         rows = pseudo_source(z, fitted)
         marks, classes = z[rows], predicted["before"][rows]
     else:
-        marks, classes = fitted.means_, torch.arange(classifier.classes, device=z.device)
+        marks, classes = fitted.means_, torch.arange(classifier.n_classes, device=z.device)
     right = {when: accuracy(found, labels) for when, found in predicted.items()}
     return Adapted(z, fitted.transform(z), predicted, right, marks, classes)
 

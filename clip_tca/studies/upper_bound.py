@@ -70,8 +70,8 @@ class UpperBound(Study):
         g, (there, truth) = subject.classifier, source(subject)
         domains: dict[str, Any] = {}
         for name, z, y in shifted(subject):
-            chosen = there[in_proportion(truth, y, g.classes)]
-            counts = torch.bincount(y, minlength=g.classes)
+            chosen = there[in_proportion(truth, y, g.n_classes)]
+            counts = torch.bincount(y, minlength=g.n_classes)
             predicted = {
                 "zero-shot": g.predict(z),
                 "linear-tca": LinearTCA(g).fit(z).predict(z),

@@ -419,7 +419,7 @@ def test_the_classifier_s_own_logits_change_nothing(shifted):
 
 def test_certainty_is_judged_by_the_logits_given(shifted):
     """Logits that are certain of class 2 alone make a pseudo-source of class 2 alone."""
-    logits = torch.zeros(len(shifted.z), shifted.g.classes)
+    logits = torch.zeros(len(shifted.z), shifted.g.n_classes)
     logits[:, 2] = torch.linspace(1, 5, len(logits))
     tca = LinearTCA(shifted.g, k=10, balance="uniform").fit(shifted.z, logits=logits)
     best = torch.nn.functional.normalize(shifted.z[-10:], dim=1).double().mean(0)

@@ -54,7 +54,7 @@ def test_reference_selection_is_the_public_code_s(shifted):
     p = g.probabilities(z.double())
     entropy = -(p * p.log()).sum(dim=1)
     chosen = []
-    for c in range(g.classes):
+    for c in range(g.n_classes):
         members = (p.argmax(dim=1) == c).nonzero()[:, 0]
         take = math.floor(7 * int((y == c).sum()) / int((y == 0).sum()))
         chosen += members[entropy[members].argsort()][:take].tolist()

@@ -72,7 +72,7 @@ def test_defaults_draws_every_kind_of_task(stored, monkeypatch):
     for group, g, z, y in defaults.tasks(str(stored)):
         groups.setdefault(group, []).append(len(z))
         assert len(z) == len(y)
-        assert int(y.max()) < g.classes
+        assert int(y.max()) < g.n_classes
     assert set(groups) == {
         *("clean", "shifted", "skewed"),
         *("unequal", "3 of 7", "2 of 7", "1 of 7", "200 to 5", "few", "65 classes"),

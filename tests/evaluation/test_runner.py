@@ -11,9 +11,10 @@ import torch
 
 import clip_tca
 from clip_tca import ZeroShotClassifier
+from clip_tca.adapters.registry import ADAPTERS as REGISTERED
 from clip_tca.cli.options import parse_value
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.evaluation.method_choice import _BUILDERS, Choice, choose
+from clip_tca.evaluation.method_choice import Choice, choose
 from clip_tca.evaluation.protocols import divisor, order, predict
 from clip_tca.methods.registry import BASES, DEFAULT_METHODS, METHODS, base_method
 from clip_tca.methods.registry import ON_EMBEDDINGS as ADAPTERS
@@ -128,7 +129,7 @@ def test_the_oracle_cannot_run_online(shifted):
 
 
 def test_the_names_are_the_methods_there_are():
-    assert ("zero-shot", *_BUILDERS) == ADAPTERS
+    assert ("zero-shot", *REGISTERED) == ADAPTERS
     assert METHODS[len(ADAPTERS) :][:2] == ("tent", "tent+tca")
     for name in BASES:
         assert base_method(name).name == name
