@@ -44,15 +44,19 @@ ADAPT (Zhang et al., NeurIPS 2025) keeps per-class banks and a shared covariance
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.base import Adapter, log
-from clip_tca.adapters.gaussians import as_sure_as_zero_shot, fewest, gaussian_head, least_move
-from clip_tca.adapters.reservoir import Sample
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.adapters import diagnosis
+from clip_tca.adapters.accumulator import Accumulator
+from clip_tca.adapters.base import Adapter, Learned, log
+from clip_tca.adapters.gaussians import fewest_images, fit_gaussians, least_move, match_confidence
+from clip_tca.adapters.reservoir import Reservoir
+from clip_tca.adapters.state import SavedState
+from clip_tca.adapters.statistics import Moments
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_whole
 from clip_tca.core.tensors import Array, like, to_tensor
 
@@ -68,11 +72,19 @@ class ConditionalTCA(Adapter):
     ``W_`` (d, d) and ``offset_`` (d,) of ``transform``, ``n_seen_``.
     """
 
-    options = ("shrinkage", "anchor", "rounds", "memory", "normalize", "refresh")
+    linear: ClassVar[bool] = True
+
+    W_ = Learned("matrix", "``(d, d)`` matrix of ``transform``.")
+    offset_ = Learned("offset", "``(d,)`` offset of ``transform``.")
+    weight_ = Learned("weight", "``(d, c)`` weight of the classifier.")
+    bias_ = Learned("bias", "``(c,)`` bias of the classifier.")
+    counts_ = Learned("counts", "``(c,)`` soft class counts in the sample.")
+    means_ = Learned("means", "``(c, d)`` class means.")
+    temperature_ = Learned("temperature", "``()`` what the logits were divided by.")
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: LinearClassifier,
         *,
         shrinkage: Literal["auto"] | float = "auto",
         anchor: float = 1.0,
@@ -84,7 +96,7 @@ class ConditionalTCA(Adapter):
         """Store the options.
 
         Args:
-            classifier: g, the zero-shot classifier.
+            classifier: g, a zero-shot classifier or any linear one.
             shrinkage: a of the within-class covariance: ``"auto"`` or a number from 0 to 1.
             anchor: λ, the weight of the zero-shot log-probabilities.
             rounds: How often assignments and parameters are re-estimated.
@@ -100,31 +112,22 @@ class ConditionalTCA(Adapter):
         self.normalize = normalize
         self.refresh = refresh
 
-    W_ = property(lambda self: self._learned("matrix"), doc="``(d, d)`` matrix of ``transform``.")
-    offset_ = property(lambda self: self._learned("offset"), doc="``(d,)`` offset of ``transform``.")
-    weight_ = property(lambda self: self._learned("weight"), doc="``(d, c)`` weight of the classifier.")
-    bias_ = property(lambda self: self._learned("bias"), doc="``(c,)`` bias of the classifier.")
-    counts_ = property(lambda self: self._learned("counts"), doc="``(c,)`` soft class counts in the sample.")
-    means_ = property(lambda self: self._learned("means"), doc="``(c, d)`` class means.")
-    temperature_ = property(lambda self: self._learned("temperature"), doc="What the logits were divided by.")
-
     def probabilities(self, z: Array) -> Array:
         """Posterior class probabilities ``(n, c)``."""
         return like(to_tensor(self.logits(z)).softmax(dim=1), z)
 
     def check_options(self) -> None:
-        self._check_common()
+        """Raise ValueError for an option that is not allowed."""
+        super().check_options()
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
         check_number("anchor", self.anchor)
         check_whole("rounds", self.rounds)
         check_whole("memory", self.memory, 2, also="auto")
 
-    def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
+    def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
         c, d = self.classifier.n_classes, self.classifier.dim
-        self._sample = Sample(max(8192, 32 * c) if self.memory == "auto" else self.memory, d, device, dtype, first)
-
-    def _samples(self) -> list[Sample]:
-        return [self._sample]
+        self._sample = Reservoir(max(8192, 32 * c) if self.memory == "auto" else self.memory, d, device, dtype, first)
+        return {"sample": self._sample}
 
     def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         if logits is not None:
@@ -133,17 +136,17 @@ class ConditionalTCA(Adapter):
 
     def _solve(self) -> dict[str, Tensor]:
         rows = self._sample.rows()
-        head = gaussian_head(rows, self.classifier, self.shrinkage, self.anchor, self.rounds)
-        head = as_sure_as_zero_shot(head, rows, self.classifier)
-        matrix, offset = least_move(head, self.classifier)
+        fitted = fit_gaussians(rows, self.classifier, self.shrinkage, self.anchor, self.rounds)
+        fitted = match_confidence(fitted, rows, self.classifier)
+        matrix, offset = least_move(fitted.classifier, self.classifier)
         return {
             "matrix": matrix,
             "offset": offset,
-            "weight": head.weight,
-            "bias": head.bias,
-            "counts": head.counts,
-            "means": head.means,
-            "temperature": head.temperature,
+            "weight": fitted.classifier.weight.T.contiguous(),
+            "bias": fitted.classifier.bias,
+            "counts": fitted.counts,
+            "means": fitted.means,
+            "temperature": fitted.temperature,
         }
 
     def _move(self, z: Tensor) -> Tensor:
@@ -152,14 +155,40 @@ class ConditionalTCA(Adapter):
     def _score(self, z: Tensor) -> Tensor:
         return torch.addmm(self._solved("bias", z), z, self._solved("weight", z))
 
-    def _state(self) -> dict[str, Tensor]:
-        return self._sample.state()
-
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        self._sample.restore(tensors)
-
     def warn(self) -> None:
+        """Log what the user should know about the fit."""
         images, classes = min(self._seen, self._sample.size), self.classifier.n_classes
-        if images < fewest(classes):
-            least = fewest(classes)
-            log.warning("ConditionalTCA: %d images of %d classes; below %d zero-shot is kept", images, classes, least)
+        fewest = fewest_images(classes)
+        if images < fewest:
+            log.warning("ConditionalTCA: %d images of %d classes; below %d zero-shot is kept", images, classes, fewest)
+
+    @classmethod
+    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> diagnosis.Diagnosis:
+        """Figures of a fitted state that need no labels."""
+        solution, rows = saved.part("solution"), saved.tensors["sample.rows"]
+        counts, moments = solution["counts"], Moments.of(rows)
+        spread = (moments.scatter.diagonal().sum() / moments.n).sqrt()
+        shift = solution["offset"] + moments.mean @ solution["matrix"] - moments.mean
+        squares = diagnosis.movement(moments.scatter, moments.n, shift, solution["matrix"])
+        g = classifier
+        if g is None and len(counts) <= len(shift):
+            weight, bias = solution["weight"], solution["bias"]
+            centred = {"weight": weight - weight.mean(dim=1, keepdim=True), "bias": bias - bias.mean()}
+            g = diagnosis.recovered_classifier(solution["matrix"], solution["offset"], centred)
+        predicted = None if g is None else g.exact_logits(rows).argmax(dim=1)
+        after = LinearClassifier(solution["weight"].T, solution["bias"]).exact_logits(rows).argmax(dim=1)
+        gaps = (solution["means"] - moments.mean).square().sum(dim=1)
+        return {
+            "kind": saved.kind,
+            "embeddings": saved.counters["seen"],
+            "dim": len(shift),
+            "classes": len(counts),
+            "spread": float(spread),
+            "mean_shift": diagnosis.ratio(shift.norm(), spread),
+            "movement": diagnosis.ratio(squares.clamp_min(0).sqrt(), spread),
+            "predicted": None if predicted is None else torch.bincount(predicted, minlength=len(counts)).tolist(),
+            "counts": [round(count, 2) for count in counts.tolist()],
+            "between": diagnosis.ratio((counts * gaps).sum() / moments.n, spread.square()),
+            "temperature": float(solution["temperature"]),
+            "changed": diagnosis.changed(rows, g, after),
+        }

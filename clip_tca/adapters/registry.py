@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clip_tca.adapters.base import Adapter
-    from clip_tca.classifier import ZeroShotClassifier
+    from clip_tca.classifier import LinearClassifier
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RegisteredAdapter:
         kind: type[Adapter] = getattr(import_module(f"clip_tca.adapters.{module}"), name)
         return kind
 
-    def build(self, classifier: ZeroShotClassifier | None, **options: Any) -> Adapter:
+    def build(self, classifier: LinearClassifier | None, **options: Any) -> Adapter:
         """A new adapter for ``classifier``; without one it can say what it is, and not be fitted."""
         make: Callable[..., Adapter] = self.kind if self.preset is None else getattr(self.kind, self.preset)
         return make(classifier, **self.fixed, **options)
