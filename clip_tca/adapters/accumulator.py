@@ -49,12 +49,12 @@ class Accumulator(ABC):
             KeyError: If a tensor is missing.
             ValueError: If a tensor has another shape than declared.
         """
-        known = dict(sizes)
+        bound = dict(sizes)
         for name, letters in self.shapes.items():
             shape = tuple(tensors[name].shape)
-            wanted = tuple(known.setdefault(letter, size) for letter, size in zip(letters, shape, strict=False))
+            wanted = tuple(bound.setdefault(letter, size) for letter, size in zip(letters, shape, strict=False))
             if len(shape) != len(letters) or shape != wanted:
-                raise ValueError(f"{name} has shape {shape}, not ({', '.join(letters)}) with {known}")
+                raise ValueError(f"{name} has shape {shape}, not ({', '.join(letters)}) with {bound}")
         self._put({name: tensors[name] for name in self.shapes})
 
     def _values(self) -> dict[str, Any]:

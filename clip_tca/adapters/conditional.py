@@ -1,40 +1,41 @@
 """ConditionalTCA: align each class, not the mixture of all.
 
-One covariance of the whole test set is Σ = Σ_within + Σ_between, and Σ_between depends on how often each class occurs.
+The covariance of the whole test set is Σ = Σ_within + Σ_between, and Σ_between depends on how often each class occurs.
 Aligning Σ therefore aligns class proportions too, which is why LinearTCA gains so much from leaked proportions. Here
 the test embeddings are modelled class by class instead, with one shared covariance:
 
     z | y = c  ~  N(m_c, S)
 
-and the zero-shot prediction p⁰ enters as a second, independent-minded witness. By Bayes, up to a constant in c,
+The prediction p⁰ of the classifier g (weight w_c, bias b_c) is the second source of evidence. By Bayes, up to a
+constant in c,
 
     log q(c | z) = λ log p⁰(c | z) + log N(z; m_c, S) + log π_c                                              (1)
-                 = z·(λ·scale·t_c + S⁻¹m_c) − ½ m_cᵀS⁻¹m_c + log π_c ,
+                 = z·(λ w_c + S⁻¹m_c) + λ b_c − ½ m_cᵀS⁻¹m_c + log π_c ,
 
 because zᵀS⁻¹z is the same for all classes: q is again a linear classifier. Its parameters are estimated from the soft
-assignments, starting at q = p⁰ and repeated a few times (EM; p⁰ stays in (1), so the classes keep their names):
+assignments by a few EM rounds that start at q = p⁰ (p⁰ stays in (1), so the classes keep their names):
 
     n_c = Σᵢ q_ic ,   m_c = Σᵢ q_ic zᵢ / (n_c + κ) ,   Ŝ = Σᵢ_c q_ic (zᵢ−m_c)(zᵢ−m_c)ᵀ / n      (z centred)     (2)
 
-so soft counts, class sums and the total scatter are sufficient. What keeps it from going wrong:
+so soft counts, class sums and the total scatter are sufficient. Five safeguards:
 
-* **Nobody votes for himself.** m_c contains zᵢ, which in d dimensions pulls zᵢ to the class it is in by d/n_c nats.
-  While assigning zᵢ its own share is taken out: zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly.
-  What remains of the same effect in the final classifier, E‖m_c‖² too large by d/n_c, is put back into its bias.
-* **Means as far as they are known.** κ, the ratio of variance within classes to variance between them, counts as so
-  many images at the mean of all (empirical Bayes). With few noisy images the Gaussians fade and zero-shot speaks.
-* **Shrinkage**: S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)): a prior worth d/2 images, never under 0.3.
-* **Priors that can't run away**: π_c counts only what both witnesses agree on, π_c ∝ 1 + Σᵢ q_ic p⁰_ic. A class that is
-  absent collects soft counts by mistake, but hardly any zero-shot support; n_c alone would feed on itself. The prior
-  enters as γ log π_c with γ = 2 + log Σπ_c² / log c: 1 where classes are equally frequent, towards 2 where one
-  dominates and the mistakes about it outnumber the images of the others.
-* **Too few images**: below max(32, 4c) images the Gaussians say nothing; zero-shot is kept.
+* **Leave-one-out assignment.** m_c contains zᵢ, which in d dimensions pulls zᵢ to the class it is in by d/n_c nats.
+  When zᵢ is assigned, its own share is taken out: zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly.
+  The same bias in the final classifier, E‖m_c‖² too large by d/n_c, is corrected in its bias.
+* **Shrunken means.** κ, the ratio of variance within classes to variance between them, counts as that many images at
+  the mean of all (empirical Bayes). With few noisy images the Gaussians fade out and p⁰ decides.
+* **Shrunken covariance.** S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)): a prior worth d/2 images.
+* **Class priors from agreement.** π_c ∝ 1 + Σᵢ q_ic p⁰_ic counts only what q and p⁰ agree on. An absent class collects
+  soft counts by mistake, but hardly any support from p⁰; n_c alone would reinforce itself. The prior enters as
+  γ log π_c with γ = 2 + log Σπ_c² / log c: 1 for equally frequent classes, towards 2 where one class dominates and the
+  mistakes about it outnumber the images of the others.
+* **Too few images.** Below max(32, 4c) images the Gaussians say nothing, and g is kept as it is.
 
-In d dimensions (1) is far too sure of itself, so the final logits are divided by one temperature, chosen so that the
-mean confidence equals zero-shot's: no label entitles it to more. It does not change a prediction.
+In d dimensions (1) is overconfident, so the final logits are divided by one temperature, chosen so that the mean
+confidence equals that of g. It does not change a prediction.
 
-``transform`` moves each embedding by the least that makes g agree with q: scale·(t_c − t̄)·z′ equals the centred
-logits, z′ = z + (logits − logits⁰)·pinv. (Exact while the class texts are linearly independent; for more classes than
+``transform`` moves each embedding by the least that makes g agree with q: with W the centred weights of g,
+z′ = z + (logits − logits⁰)·pinv(W). (Exact while those weights are linearly independent; for more classes than
 dimensions it is the least-squares answer, and ``logits`` and ``predict`` use (1) itself.)
 
 Related: TransCLIP (Zanella et al., NeurIPS 2024) and StatA (Zanella et al., CVPR 2025) fit Gaussians with a
@@ -98,7 +99,7 @@ class ConditionalTCA(Adapter):
         Args:
             classifier: g, a zero-shot classifier or any linear one.
             shrinkage: a of the within-class covariance: ``"auto"`` or a number from 0 to 1.
-            anchor: λ, the weight of the zero-shot log-probabilities.
+            anchor: λ, the weight of the log-probabilities of g.
             rounds: How often assignments and parameters are re-estimated.
             memory: Rows kept for the estimate; ``"auto"`` is 8192, or 32 for each class if that is more.
             normalize: Scale embeddings to unit length first, as CLIP does.

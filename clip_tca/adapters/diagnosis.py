@@ -1,4 +1,4 @@
-"""What a fitted adapter says of itself, in a few numbers that need no labels.
+"""Diagnosis of a fitted adapter: a few numbers that need no labels.
 
 How large the shift was, how far embeddings move, what was chosen of each class and how certain that was. All comes from
 the tensors of a saved state (:mod:`clip_tca.adapters.state`): for z′ = (z − μ_t)W + μ̂_s the mean squared move is
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CommonDiagnosis(TypedDict):
-    """What is told of every adapter; None where a figure can't be told. Ready for JSON.
+    """The figures of every adapter, ready for JSON; None where a figure is not available.
 
     Attributes:
         kind: Class of the adapter.
@@ -161,14 +161,14 @@ def predicted_by(g: LinearClassifier, saved: SavedState) -> bool:
 
 
 def changed(rows: Tensor | None, g: LinearClassifier | None, after: Tensor | None) -> float | None:
-    """Share of the rows whose predicted class is another ``after`` adaptation; None where something is not known."""
+    """Share of the rows whose predicted class is another ``after`` adaptation; None if any input is missing."""
     if rows is None or g is None or after is None:
         return None
     return int((g.exact_logits(rows).argmax(dim=1) != after).sum()) / len(after)
 
 
 def ratio(value: Tensor, unit: Tensor) -> float | None:
-    """In units of ``unit``; None where all embeddings are the same and there is none."""
+    """``value`` in units of ``unit``; None where that is zero, because all embeddings are the same."""
     return float(value / unit) if float(unit) > 0 else None
 
 

@@ -56,9 +56,9 @@ class LinearTCA(Adapter):
     W_ = Learned("W", "``(d, d)`` linear map W.")
     mean_ = Learned("mean", "``(d,)`` mean μ_t of the test embeddings.")
     covariance_ = Learned("covariance", "``(d, d)`` Σ_t, shrunk as W takes it.")
-    pseudo_source_mean_ = Learned("pseudo_source_mean", "``(d,)`` its mean μ̂_s.")
+    pseudo_source_mean_ = Learned("pseudo_source_mean", "``(d,)`` mean μ̂_s of the pseudo-source.")
     pseudo_source_covariance_ = Learned("pseudo_source_covariance", "``(d, d)`` Σ̂_s, shrunk as W takes it.")
-    pseudo_source_counts_ = Learned("pseudo_source_counts", "``(c,)`` its embeddings by predicted class.")
+    pseudo_source_counts_ = Learned("pseudo_source_counts", "``(c,)`` chosen embeddings by predicted class.")
 
     def __init__(
         self,

@@ -158,8 +158,8 @@ class PseudoSourceBank(Accumulator):
     def _keep(self, rows: Tensor, score: Tensor, group: Tensor) -> None:
         if self.balance != "oracle":
             quota = torch.full_like(self.worst, self.k, dtype=torch.int64)
-            kept = select(score, group, quota)
-            rows, score, group = rows[kept], score[kept], group[kept]
+            best = select(score, group, quota)
+            rows, score, group = rows[best], score[best], group[best]
             full = torch.bincount(group, minlength=len(quota)) >= self.k
             worst = torch.zeros_like(self.worst).scatter_reduce(0, group, score, "amax")
             self.worst = torch.where(full, worst, float("inf"))

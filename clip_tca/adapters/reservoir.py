@@ -75,7 +75,7 @@ class Reservoir(Accumulator):
         self.seen = int(tensors["seen"])
 
     def _replace(self, z: Tensor, order: np.ndarray) -> None:
-        """Put those of the rows that have smaller keys in the place of those kept that have the largest."""
+        """Replace the kept rows with the largest keys by those of ``z`` with smaller ones."""
         candidates = np.flatnonzero(_key(order) < _key(self.order).max())
         if len(candidates):
             keys = _key(np.concatenate([self.order, order[candidates]]))

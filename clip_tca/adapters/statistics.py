@@ -77,14 +77,14 @@ class Moments:
         """Chan's update: shift both sets of centred sums to the joint mean, then add (``scatter`` None: one row)."""
         total = self.n + n
         gap = mean - self.mean
-        own, its = gap * (n / total), gap * (-self.n / total)
-        own_cubes, own_quartics = _shifted(self.n, self.scatter, self.cubes, self.quartics, own)
-        its_cubes, its_quartics = _shifted(n, scatter, cubes, quartics, its)
-        self.cubes, self.quartics = own_cubes + its_cubes, own_quartics + its_quartics
+        own_shift, other_shift = gap * (n / total), gap * (-self.n / total)
+        own_cubes, own_quartics = _shifted(self.n, self.scatter, self.cubes, self.quartics, own_shift)
+        other_cubes, other_quartics = _shifted(n, scatter, cubes, quartics, other_shift)
+        self.cubes, self.quartics = own_cubes + other_cubes, own_quartics + other_quartics
         self.scatter.addr_(gap, gap, alpha=self.n * n / total)
         if scatter is not None:
             self.scatter += scatter
-        self.mean = self.mean + own
+        self.mean = self.mean + own_shift
         self.n = total
 
 
