@@ -180,16 +180,9 @@ class ConditionalTCA(Adapter):
         after = LinearClassifier(solution["weight"].T, solution["bias"]).exact_logits(rows).argmax(dim=1)
         gaps = (solution["means"] - moments.mean).square().sum(dim=1)
         return {
-            "kind": saved.kind,
-            "embeddings": saved.counters["seen"],
-            "dim": len(shift),
-            "classes": len(counts),
-            "spread": float(spread),
-            "mean_shift": diagnosis.ratio(shift.norm(), spread),
-            "movement": diagnosis.ratio(squares.clamp_min(0).sqrt(), spread),
+            **diagnosis.common_figures(saved, spread, shift, squares, diagnosis.changed(rows, g, after)),
             "predicted": None if predicted is None else torch.bincount(predicted, minlength=len(counts)).tolist(),
             "counts": [round(count, 2) for count in counts.tolist()],
             "between": diagnosis.ratio((counts * gaps).sum() / moments.n, spread.square()),
             "temperature": float(solution["temperature"]),
-            "changed": diagnosis.changed(rows, g, after),
         }

@@ -28,53 +28,30 @@ if TYPE_CHECKING:
 
 
 class CommonDiagnosis(TypedDict):
-    """The figures of every adapter, ready for JSON; None where a figure is not available.
+    """The figures of every adapter, ready for JSON; None where a figure is not available."""
 
-    Attributes:
-        kind: Class of the adapter.
-        embeddings: Number of embeddings seen.
-        dim: Dimensions.
-        classes: Number of classes.
-        spread: √tr Σ_t.
-        mean_shift: Distance of the means, of the spread.
-        movement: Root mean square move of an embedding, of the spread.
-        predicted: Predictions of each class by the classifier.
-        changed: Share of predictions that change.
-    """
-
-    kind: str
-    embeddings: int
+    kind: str  # class of the adapter
+    embeddings: int  # number seen
     dim: int
     classes: int
-    spread: float
-    mean_shift: float | None
-    movement: float | None
-    predicted: list[int] | None
-    changed: float | None
+    spread: float  # √tr Σ_t
+    mean_shift: float | None  # distance of the means, of the spread
+    movement: float | None  # root mean square move of an embedding, of the spread
+    predicted: list[int] | None  # the classifier's predictions of each class
+    changed: float | None  # share of predictions that change
 
 
 class Diagnosis(CommonDiagnosis, total=False):
-    """The figures of one adapter.
+    """The figures of one adapter: the first five of those with a pseudo-source, the last three of ConditionalTCA."""
 
-    Attributes:
-        correlation_distance: Of the two covariances. This and the next four: adapters with a pseudo-source.
-        covariance_shift: ‖Σ_t − Σ̂_s‖ / ‖Σ_t‖.
-        chosen: Embeddings of each class in the pseudo-source.
-        uncertainty_mean: Of the chosen; 0 is certain, 1 a pure guess.
-        uncertainty_max: Likewise.
-        counts: Soft count of each class. This and the next two: ConditionalTCA.
-        between: Share of the variance between classes.
-        temperature: What the logits were divided by.
-    """
-
-    correlation_distance: float
-    covariance_shift: float | None
-    chosen: list[int]
-    uncertainty_mean: float | None
+    correlation_distance: float  # of the two covariances
+    covariance_shift: float | None  # ‖Σ_t − Σ̂_s‖ / ‖Σ_t‖
+    chosen: list[int]  # embeddings of each class in the pseudo-source
+    uncertainty_mean: float | None  # of the chosen; 0 is certain, 1 a pure guess
     uncertainty_max: float | None
-    counts: list[float]
-    between: float | None
-    temperature: float
+    counts: list[float]  # soft count of each class
+    between: float | None  # share of the variance between classes
+    temperature: float  # what the logits were divided by
 
 
 def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | None = None) -> Diagnosis:
@@ -106,28 +83,37 @@ def diagnose_state(saved: SavedState) -> Diagnosis:
         raise ValueError(f"a part of the saved state is missing or wrong ({error}); save it again") from None
 
 
+def common_figures(
+    saved: SavedState, spread: Tensor, shift: Tensor, squares: Tensor, changed: float | None
+) -> Diagnosis:
+    """The figures of every adapter, from the shift of the means and the mean squared move; ``predicted`` is missing."""
+    return {
+        "kind": saved.kind,
+        "embeddings": saved.counters["seen"],
+        "dim": saved.shape[0],
+        "classes": saved.shape[1],
+        "spread": float(spread),
+        "mean_shift": ratio(shift.norm(), spread),
+        "movement": ratio(squares.clamp_min(0).sqrt(), spread),
+        "predicted": None,
+        "changed": changed,
+    }
+
+
 def of_alignment(saved: SavedState, squares: Tensor, changed: float | None) -> Diagnosis:
     """The figures of an adapter that aligns to a pseudo-source; ``squares`` is the mean squared move."""
     solution, moments, bank = saved.part("solution"), saved.part("moments"), saved.part("bank")
     spread = (moments["scatter"].diagonal().sum() / int(moments["n"])).sqrt()
     sigmas = solution["covariance"], solution["pseudo_source_covariance"]
-    shift = solution["pseudo_source_mean"] - solution["mean"]
     mean, largest = _chosen_uncertainty(saved, solution, bank)
     return {
-        "kind": saved.kind,
-        "embeddings": saved.counters["seen"],
-        "dim": len(shift),
-        "classes": len(solution["pseudo_source_counts"]),
-        "spread": float(spread),
-        "mean_shift": ratio(shift.norm(), spread),
+        **common_figures(saved, spread, solution["pseudo_source_mean"] - solution["mean"], squares, changed),
         "correlation_distance": float(coral_distance(*sigmas)),
         "covariance_shift": ratio((sigmas[0] - sigmas[1]).norm(), sigmas[0].norm()),
-        "movement": ratio(squares.clamp_min(0).sqrt(), spread),
         "predicted": bank["predicted"].tolist(),
         "chosen": solution["pseudo_source_counts"].tolist(),
         "uncertainty_mean": mean,
         "uncertainty_max": largest,
-        "changed": changed,
     }
 
 
