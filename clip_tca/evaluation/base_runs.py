@@ -127,7 +127,7 @@ class Bases:
         classes, templates = (embedded.prompts.classes, embedded.prompts.templates) if embedded.prompts else ((), ())
         task = Task(model, tokenizer, classes, templates, text, embedded.data.scale)
         if kind is Plain and encoder is not None:
-            return Plain(task, encoder.images)
+            return Plain(task, encoder.encode_images)
         return kind(task, **options)  # type: ignore[call-arg]  # every base method takes a task
 
     def _batches(self, method: Method, domain: str, order: Tensor) -> Iterator[Tensor]:
