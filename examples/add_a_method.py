@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 import clip_tca
-from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.methods.base import Method, Task
 from clip_tca.methods.registry import register
 from clip_tca.results.rendering import render
@@ -34,7 +33,7 @@ class Debias(Method):
 
     def __init__(self, task: Task, *, strength: float = 1.0) -> None:
         """Options come after the task; ``evaluate(options={"strength": 0.5})`` finds them here."""
-        self.classifier, self.strength = ZeroShotClassifier(task.text, task.scale), strength
+        self.classifier, self.strength = task.classifier, strength
         self.reset()
 
     def reset(self) -> None:

@@ -142,7 +142,7 @@ def test_a_registered_method_has_its_options_and_its_plus_form(registry):
 
 def test_the_example_method_forgets(registry):
     made = synthetic(0, 4, 12, 20)
-    task = methods.base.Task(None, None, (), (), made.text[None], made.scale)
+    task = methods.base.Task(clip_tca.ZeroShotClassifier(made.text, made.scale))
     method = example("add_a_method").Debias(task)
     z = made.domains["skewed"][0]
     first = method(z)[1]
