@@ -25,7 +25,7 @@ FOLDERS = {"n01": (0, "dog"), "n02": (2, "giraffe"), "n03": (3, "guitar")}  # ro
 
 def draw_folder(root: Path) -> None:
     """Cut the demo's contact sheet into 8 images for each of 3 classes and 2 domains, and name the classes."""
-    subprocess.run([sys.executable, "-m", "clip_tca", "data", "show", "demo"], cwd=root, check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-m", "clip_tca", "data", "show", "demo"], cwd=root, check=True)
     sheet = Image.open(root / "clip-tca-demo.png")
     for domain, top in {"art_painting": 18, "photo": 728}.items():
         for folder, (row, _) in FOLDERS.items():

@@ -15,12 +15,12 @@ from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Embedded
-from clip_tca.studies import plane, toy
+from clip_tca.studies import projection, toy
 from clip_tca.studies.base import Subject
 from clip_tca.studies.map import MOST, Map, pseudo_source
-from clip_tca.studies.plane import label_places, principal_axes
-from clip_tca.studies.shifts import SHIFTS
+from clip_tca.studies.projection import label_places, principal_axes
 from clip_tca.studies.toy import Toy
+from clip_tca.studies.toy_shifts import SHIFTS
 
 # -- toy ---------------------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ def test_the_process_goes_from_the_means_alone_to_the_covariance(measured):
 
 def test_the_pseudo_source_is_the_most_certain_of_each_predicted_class():
     source, test = SHIFTS["linear"].draw(0, 80)
-    scores = toy.logits(source, test.x).numpy()
+    scores = toy.source_classifier(source).logits(test.x).numpy()
     rows = toy.pseudo_source(source, test.x).tolist()
     predicted = scores.argmax(axis=1)
     for label in range(3):
@@ -299,7 +299,7 @@ def test_umap_gets_the_seed_and_all_rows(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "umap", Module)
     z = torch.rand(30, 4)
-    assert torch.allclose(plane.neighbours(z, "umap", 7), z[:, :2].double())
+    assert torch.allclose(projection.neighbours(z, "umap", 7), z[:, :2].double())
 
 
 def test_labels_lie_on_no_other_label_and_no_point():
