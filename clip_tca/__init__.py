@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clip_tca.adapters.conditional import ConditionalTCA
     from clip_tca.adapters.linear import LinearTCA
     from clip_tca.adapters.mlp import MLPTCA
-    from clip_tca.classifier import ZeroShotClassifier
+    from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.evaluation.runner import evaluate
     from clip_tca.methods.base import Method, Task
     from clip_tca.methods.registry import register
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MLPTCA",
     "ConditionalTCA",
+    "LinearClassifier",
     "LinearTCA",
     "Method",
     "Task",
@@ -39,6 +40,7 @@ __all__ = [
 
 _HOMES = {
     "ConditionalTCA": "clip_tca.adapters.conditional",
+    "LinearClassifier": "clip_tca.classifier",
     "LinearTCA": "clip_tca.adapters.linear",
     "MLPTCA": "clip_tca.adapters.mlp",
     "Method": "clip_tca.methods.base",

@@ -16,7 +16,7 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
 from clip_tca.datasets.image_set import Domain
 from clip_tca.datasets.pictures import decode
 from clip_tca.evaluation.inputs import Embedded
@@ -32,7 +32,7 @@ SIDE = 96
 
 def changed(
     predictions: dict[tuple[str, str, int], Tensor],
-    classifier: ZeroShotClassifier,
+    classifier: LinearClassifier,
     embedded: Embedded,
     how: tuple[str, int],
     limit: int,

@@ -72,7 +72,7 @@ def panels(figure: Figure, titles: Sequence[str], height: float = 3.1, columns: 
 def legend_below(figure: Figure, panels: Axes | Sequence[Axes], columns: int = 4, title: str = "") -> None:
     """One legend below the figure, with the series of ``panels``."""
     entries = [panel.get_legend_handles_labels() for panel in (panels if isinstance(panels, Sequence) else [panels])]
-    handles, labels = ([item for entry in entries for item in entry[part]] for part in (0, 1))
+    handles, labels = [h for entry in entries for h in entry[0]], [text for entry in entries for text in entry[1]]
     if labels:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), title=title)
 

@@ -213,9 +213,7 @@ def _panel(axes: Axes, domain: dict[str, Any], when: str, colours: dict[int, str
     order = sorted(range(len(points)), key=lambda i: predicted[i] in colours)
     x, y = zip(*(points[i] for i in order), strict=True)
     shades = [colours.get(predicted[i], OTHERS) for i in order]
-    axes.scatter(
-        x, y, s=7, c=shades, alpha=0.55, linewidths=0, rasterized=True
-    )  # a vector graphic of every dot would be large
+    axes.scatter(x, y, s=7, c=shades, alpha=0.55, linewidths=0, rasterized=True)  # as vectors they would be large
     if domain["marks"]:
         x, y = zip(*domain["marks"], strict=True)
         edges = [colours[label] for label in domain["mark_classes"]]

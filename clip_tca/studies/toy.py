@@ -141,8 +141,7 @@ def _measure(shift: Shift, seed: int, points: int) -> dict[str, Any]:
         "pseudo_source": rounded(test.x[chosen]),
         "before": score(test.x),
         "process": {
-            str(step): {**score(x), **({"points": rounded(x)} if step in DRAWN_STEPS else {})}
-            for step, x in process.items()
+            str(step): score(x) | ({"points": rounded(x)} if step in DRAWN_STEPS else {}) for step, x in process.items()
         },
         "maps": {name: {**score(x), "points": rounded(x)} for name, x in mapped.items()},
         "loss_after_linear": float((after / before).sum()),

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from clip_tca import LinearTCA, ZeroShotClassifier, evaluate
+from clip_tca import LinearClassifier, LinearTCA, ZeroShotClassifier, evaluate
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
@@ -201,6 +201,19 @@ def test_labels_only_score(made, measured):
     assert again["k"]["domains"]["shifted"]["zero_shot"] != measured["k"]["domains"]["shifted"]["zero_shot"]
 
 
+@pytest.mark.parametrize("name", [name for name in HERE if name not in ("forgetting", "efficiency")])
+def test_a_study_measures_any_linear_classifier(made, measured, name):
+    """The same weights without their texts give the same numbers, and a bias counts."""
+    weight = ZeroShotClassifier(made.text, made.scale).weight
+    study = study_class(name)(**SMALL.get(name, {}))
+    plain, biased = (
+        study.measure(Subject(Embedded(made, {}), LinearClassifier(weight, bias), "clean"))["domains"]["shifted"]
+        for bias in (None, torch.tensor([9.0, 0.0, 0.0, 0.0], dtype=weight.dtype))
+    )
+    assert json.dumps(plain, sort_keys=True) == json.dumps(measured[name]["domains"]["shifted"], sort_keys=True)
+    assert plain != biased
+
+
 # -- each study --------------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +298,7 @@ def test_the_upper_bound_solves_as_lineartca_does(made, measured):
     g = ZeroShotClassifier(made.text, made.scale)
     z, y = made.domains["shifted"]
     tca = LinearTCA(g).fit(z)
-    pseudo_source = tca._bank.rows[tca._bank.chosen()]
+    pseudo_source = tca.pseudo_source_
     assert torch.equal(predict_aligned(g, unit(z), pseudo_source), tca.predict(z))
     found = measured["upper-bound"]["domains"]["shifted"]
     assert found["linear-tca"] == pytest.approx(percent(tca.predict(z), y))

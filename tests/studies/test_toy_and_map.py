@@ -11,7 +11,8 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
+from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA, ZeroShotClassifier
+from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Embedded
@@ -249,6 +250,20 @@ def test_conditional_tca_marks_its_class_means():
     fitted = ConditionalTCA(here.classifier).fit(z)
     centre, axes, _ = principal_axes(torch.cat([z, fitted.transform(z)]))
     assert np.allclose(found["marks"], (fitted.means_ - centre) @ axes, atol=1e-4)
+
+
+@pytest.mark.parametrize("adapter", [name for name, registered in ADAPTERS.items() if not registered.oracle])
+def test_every_adapter_without_labels_can_be_mapped(adapter):
+    here = subject()
+    weights = LinearClassifier(here.classifier.weight, torch.linspace(-1, 1, 5).double())  # no texts, a bias
+    study = Map(adapter=adapter, domain="shifted")
+    results = study.measure(Subject(here.embedded, weights, "clean"))
+    z, y = here.shifted["shifted"]
+    right = (ADAPTERS[adapter].build(weights).fit(unit(z)).predict(unit(z)) == y).double().mean().item()
+    assert results["domains"]["shifted"]["accuracy"]["after"] == pytest.approx(100 * right)
+    assert ("class means" if adapter == "conditional-tca" else "pseudo-source") in study.describe(results)[0]
+    with pytest.raises(ValueError, match="adapter: 'linear-tca:reference'; allowed are linear-tca"):
+        Map(adapter="linear-tca:reference")
 
 
 def test_the_map_shows_what_was_measured(tmp_path):
