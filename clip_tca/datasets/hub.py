@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.core.hub_access import spare_waiting
+from clip_tca.core.hub_access import go_offline_if_unreachable
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import Picture, mark
 from clip_tca.datasets.registry import Benchmark
@@ -95,7 +95,7 @@ def load_hub(
 def _table(hub_id: str, revision: str | None) -> Dataset:
     """All splits, one after the other."""
     if not Path(hub_id).exists():
-        spare_waiting()
+        go_offline_if_unreachable()
     import datasets
 
     datasets.disable_progress_bars()

@@ -124,14 +124,14 @@ class Embedder:
         parts, processes = shards(len(domain)), current()
         rows = [entry.read(i) if entry else None for i in range(len(parts))]
         unread: set[int] = set()
-        if any(processes.everyone(any(part is None for part in rows))):
+        if any(processes.all_gather(any(part is None for part in rows))):
             with entry.lock() if entry and processes.first else nullcontext():
                 if entry:  # another run may have encoded them while this one waited
                     rows = [part if part is not None else entry.read(i) for i, part in enumerate(rows)]
                 missing = processes.broadcast([i for i, part in enumerate(rows) if part is None])
                 share = missing[processes.rank :: processes.size]
                 new = processes.together(lambda: self._encode(domain, share, entry, title))
-                for encoded in processes.everyone(new):
+                for encoded in processes.all_gather(new):
                     for i, (shard, bad) in encoded.items():
                         rows[i] = shard
                         unread |= bad

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clip_tca.core.device import choose_device, choose_precision
 from clip_tca.core.files import sha256
-from clip_tca.core.hub_access import spare_waiting
+from clip_tca.core.hub_access import go_offline_if_unreachable
 from clip_tca.core.resources import resource
 from clip_tca.encoding import weights
 from clip_tca.encoding.base import Encoder, Identity
@@ -98,7 +98,7 @@ class OpenClipEncoder(Encoder):
         Raises:
             ValueError: If model or weights are unknown, do not fit, or can't be downloaded.
         """
-        spare_waiting()
+        go_offline_if_unreachable()
         import open_clip
 
         if self._pretrained is None:

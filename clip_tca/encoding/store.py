@@ -29,7 +29,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from clip_tca.core.checks import whole
+from clip_tca.core.checks import is_whole
 from clip_tca.core.files import PART, sweep, write_tensors, write_text
 from clip_tca.datasets.image_set import Domain
 from clip_tca.datasets.prompts import Prompts
@@ -233,7 +233,7 @@ class Store:
                 continue
             try:
                 description = json.loads((path / "entry.json").read_text(encoding="utf-8"))
-                if not whole(description["images"], 0):
+                if not is_whole(description["images"], 0):
                     raise ValueError(f"images: {description['images']!r}")
                 entry = Entry(path, description["images"], description)
             except (OSError, ValueError, KeyError, TypeError):

@@ -16,7 +16,7 @@ from torch import Tensor
 from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.checks import check_whole, names, numbers
+from clip_tca.core.checks import check_whole, choices, whole_numbers
 from clip_tca.evaluation.method_choice import choose
 from clip_tca.evaluation.protocols import predict
 from clip_tca.studies.base import Study, Subject, required
@@ -42,10 +42,10 @@ class BatchSize(Study):
         methods: str | list[str] | tuple[str, ...] = "linear-tca",
     ) -> None:
         """Streams of the first ``images`` in a seeded order (None: all of them), in batches of ``sizes``."""
-        self.sizes = numbers("sizes", sizes)
+        self.sizes = whole_numbers("sizes", sizes)
         check_whole("images", images, 2, also=None)
         self.images = images
-        self.methods = names("methods", methods, ADAPTING_EMBEDDINGS)
+        self.methods = choices("methods", methods, ADAPTING_EMBEDDINGS)
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """One stream for each domain, method and size, and one fit to compare with."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from clip_tca.core.checks import check_whole, names
+from clip_tca.core.checks import check_whole, choices
 from clip_tca.evaluation.base_runs import Bases, Pairs
 from clip_tca.evaluation.cost import Cost
 from clip_tca.evaluation.memory import PeakMemory
@@ -41,7 +41,7 @@ class Efficiency(Study):
         self, *, methods: str | list[str] | tuple[str, ...] = STORED, batch_size: int = 128, pictures: int = 256
     ) -> None:
         """Methods on images get ``pictures`` images of each domain, ``batch_size`` at a time."""
-        self.methods = names("methods", methods, ADAPTING)
+        self.methods = choices("methods", methods, ADAPTING)
         check_whole("batch_size", batch_size)
         check_whole("pictures", pictures)
         self.batch_size, self.pictures = batch_size, pictures

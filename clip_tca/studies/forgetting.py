@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.core.checks import check_whole, names
+from clip_tca.core.checks import check_whole, choices
 from clip_tca.evaluation.base_runs import Bases
 from clip_tca.evaluation.method_choice import choose
 from clip_tca.evaluation.source_forgetting import measure_forgetting
@@ -26,7 +26,7 @@ class Forgetting(Study):
 
     def __init__(self, *, methods: str | list[str] | tuple[str, ...] = STORED, batch_size: int = 128) -> None:
         """Base methods adapt to ``batch_size`` images at a time."""
-        self.methods = names("methods", methods, ADAPTING)
+        self.methods = choices("methods", methods, ADAPTING)
         check_whole("batch_size", batch_size)
         self.batch_size = batch_size
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.pseudo_source import BALANCES
-from clip_tca.core.checks import numbers, one_of
+from clip_tca.core.checks import one_of, whole_numbers
 from clip_tca.studies.base import Study, Subject, required
 from clip_tca.studies.scores import accuracy
 
@@ -26,7 +26,7 @@ class K(Study):
 
     def __init__(self, *, values: list[int] | tuple[int, ...] = PAPER, balance: str = "estimated") -> None:
         """Try ``values`` with this ``balance`` of classes (see :mod:`clip_tca.adapters.pseudo_source`)."""
-        self.values = numbers("values", values)
+        self.values = whole_numbers("values", values)
         one_of("balance", balance, tuple(name for name in BALANCES if name != "oracle"))
         self.balance: Any = balance
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from clip_tca.adapters.pseudo_source import select, uncertainty
 from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.checks import check_whole, one_of, several
+from clip_tca.core.checks import as_list, check_whole, one_of
 from clip_tca.core.tensors import exact, unit
 from clip_tca.methods.base import prototypes
 from clip_tca.studies.base import Study, Subject, required
@@ -73,7 +73,7 @@ class Map(Study):
         check_whole("seed", seed, 0, 2**32 - 1)
         self.method, self.adapter, self.limit, self.seed = method, adapter, limit, seed
         # a folder may be called 2019, which --set takes for a number
-        self.domain = None if domain is None else tuple(map(str, several("domain", domain)))
+        self.domain = None if domain is None else tuple(map(str, as_list("domain", domain)))
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """Coordinates, predictions and accuracy, by domain."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.core.checks import check_whole, names, numbers
+from clip_tca.core.checks import check_whole, choices, whole_numbers
 from clip_tca.evaluation.method_choice import choose
 from clip_tca.studies.base import Study, Subject, required
 from clip_tca.studies.measured_methods import ADAPTING_EMBEDDINGS
@@ -35,10 +35,10 @@ class TestSize(Study):
         methods: str | list[str] | tuple[str, ...] = ("linear-tca", "conditional-tca"),
     ) -> None:
         """Draw ``seeds`` random parts of each of ``sizes``; sizes beyond the domain's are left out."""
-        self.sizes = numbers("sizes", sizes)
+        self.sizes = whole_numbers("sizes", sizes)
         check_whole("seeds", seeds)
         self.seeds = seeds
-        self.methods = names("methods", methods, ADAPTING_EMBEDDINGS)
+        self.methods = choices("methods", methods, ADAPTING_EMBEDDINGS)
         if self.sizes[0] < 2:
             raise ValueError("sizes: 1; a fit needs at least 2 embeddings")
 

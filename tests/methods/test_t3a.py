@@ -107,7 +107,7 @@ def test_bad_options(task: Task, value: int) -> None:
 
 
 def test_embeddings_of_another_model(task: Task) -> None:
-    with pytest.raises(ValueError, match="dimension 5, but the class texts have 24"):
+    with pytest.raises(ValueError, match="dimension 5, but the classifier has 24"):
         T3A(task)(torch.ones(2, 5))
 
 
