@@ -53,7 +53,8 @@ def measure(model: str, images: int, batch: int, device: str = "auto", others: t
         data = load_folder(root / "own")
         domain = data.domains["own"]
         decoded: list[torch.Tensor] = []
-        decoding = wall(lambda: decoded.extend(encoder.transform(decode(domain.source(i))) for i in range(len(domain))))
+        opened = (decode(domain.picture(i)) for i in range(len(domain)))
+        decoding = wall(lambda: decoded.extend(map(encoder.transform, opened)))
         batches = torch.stack(decoded).split(batch)
         encoder.encode_images(batches[0])
         found, usual = [], default_workers()

@@ -30,7 +30,7 @@ class Reader:
 
     def __getitem__(self, index: int) -> Tensor | str:
         try:
-            return self.transform(decode(self.domain.source(index)))
+            return self.transform(decode(self.domain.picture(index)))
         except ValueError as error:
             return str(error)
 

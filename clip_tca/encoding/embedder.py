@@ -221,7 +221,7 @@ class Embedder:
 
 def _check_unchanged(domain: Domain, rows: range, title: str) -> None:
     """Refuse files that have changed since they were checked: the store would keep them under the wrong key."""
-    files = ((i, domain.source(i)) for i in ([] if domain.drawn else rows))
+    files = ((i, domain.picture(i)) for i in ([] if domain.drawn else rows))
     changed = [domain.names[i] for i, file in files if isinstance(file, str) and mark(file) != domain.marks[i]]
     if changed:
         more = f" and {len(changed) - 1} more" if changed[1:] else ""
@@ -234,6 +234,6 @@ def _fault(domain: Domain, index: int) -> str | None:
     if domain.drawn:
         return None
     try:
-        return fault(domain.source(index))
+        return fault(domain.picture(index))
     except OSError as error:
         return error.strerror or str(error)

@@ -98,7 +98,7 @@ def _image(pictures: Domain | None, position: int, domain: str) -> dict[str, Any
         return {"position": position}
     name = pictures.names[position]
     try:
-        small = thumbnail(decode(pictures.source(position)))
+        small = thumbnail(decode(pictures.picture(position)))
     except (OSError, ValueError) as error:  # its embedding came from the store: the run does not need it any more
         log.warning("no thumbnail of %s/%s: %s", domain, name, error)
         small = None

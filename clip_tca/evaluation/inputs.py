@@ -13,9 +13,9 @@ import torch
 from clip_tca.core.checks import check_whole
 from clip_tca.datasets.embedding_set import EmbeddingSet, load
 from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.prompts import Prompts, class_names, load_prompts
 from clip_tca.datasets.registry import domain_named
-from clip_tca.datasets.source import Source
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.embedder import BATCH, Embedder
@@ -138,7 +138,7 @@ class Inputs:
         encoder = OpenClipEncoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
         data_dir = None if self.data_dir is None else str(self.data_dir)
         columns = (self.image_column, self.label_column, self.domain_column)
-        source = Source(self.dataset, data_dir, self.hub_id, self.revision, *columns, tuple(self.domains))
+        source = ImageSource(self.dataset, data_dir, self.hub_id, self.revision, *columns, tuple(self.domains))
         source.check()
         if data_dir is None:
             _ = encoder.identity  # a data set from the hub is the larger download

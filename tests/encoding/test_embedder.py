@@ -95,7 +95,7 @@ def test_rows_are_in_the_order_of_the_names(encoder, folder):
     data = data_of(folder)
     z = Embedder(encoder, workers=0, batch=7).pictures(data)["night"]
     for i in range(len(data.domains["night"])):
-        picture = Image.open(data.domains["night"].source(i)).convert("RGB")
+        picture = Image.open(data.domains["night"].picture(i)).convert("RGB")
         torch.testing.assert_close(
             z[i : i + 1], encoder.encode_images(encoder.transform(picture)[None]), rtol=1e-4, atol=1e-5
         )
