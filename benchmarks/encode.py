@@ -28,7 +28,7 @@ from clip_tca.datasets.folder import load_folder
 from clip_tca.datasets.pictures import decode
 from clip_tca.encoding.decoding import default_workers
 from clip_tca.encoding.embedder import Embedder
-from clip_tca.encoding.open_clip import Encoder
+from clip_tca.encoding.open_clip import OpenClipEncoder
 from clip_tca.encoding.store import Store
 
 
@@ -48,19 +48,20 @@ def measure(model: str, images: int, batch: int, device: str = "auto", others: t
         root = Path(scratch)
         weights = root / "weights.safetensors"
         save_file(open_clip.create_model(model).state_dict(), weights)
-        encoder = Encoder(model, str(weights), device)
+        encoder = OpenClipEncoder(model, str(weights), device)
         pictures(root / "own", images)
         data = load_folder(root / "own")
         domain = data.domains["own"]
         decoded: list[torch.Tensor] = []
-        decoding = wall(lambda: decoded.extend(encoder.transform(decode(domain.source(i))) for i in range(len(domain))))
+        opened = (decode(domain.picture(i)) for i in range(len(domain)))
+        decoding = wall(lambda: decoded.extend(map(encoder.transform, opened)))
         batches = torch.stack(decoded).split(batch)
-        encoder.images(batches[0])
+        encoder.encode_images(batches[0])
         found, usual = [], default_workers()
         for workers in dict.fromkeys((usual, *others)):
             bare = harness = math.inf
             for turn in range(3):  # in turns, the best of each: other work on the machine comes and goes
-                bare = min(bare, wall(lambda: [encoder.images(part) for part in batches]))
+                bare = min(bare, wall(lambda: [encoder.encode_images(part) for part in batches]))
                 embedder = Embedder(encoder, Store(root / f"store{workers}{turn}"), workers=workers, batch=batch)
                 harness = min(harness, wall(lambda embedder=embedder: embedder.pictures(data)))
             found.append(

@@ -53,7 +53,7 @@ def draw(found: dict[str, dict[str, list[tuple[int, float, float]]]], path: Path
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from clip_tca.studies.drawing import GREY, STYLE, legend_below, panels, series, sizes_axis
+    from clip_tca.studies.figure_style import GREY, STYLE, legend_below, panels, series, sizes_axis
 
     with rc_context(STYLE):
         figure = Figure(layout="constrained")

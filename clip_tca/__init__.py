@@ -20,16 +20,35 @@ if TYPE_CHECKING:
     from clip_tca.adapters.mlp import MLPTCA
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.evaluation.runner import evaluate
+    from clip_tca.methods.base import Method, Task
+    from clip_tca.methods.registry import register
+    from clip_tca.results.rendering import render
 
-__all__ = ["MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "ZeroShotClassifier", "__version__", "evaluate"]
+__all__ = [
+    "MLPTCA",
+    "ConditionalTCA",
+    "LinearClassifier",
+    "LinearTCA",
+    "Method",
+    "Task",
+    "ZeroShotClassifier",
+    "__version__",
+    "evaluate",
+    "register",
+    "render",
+]
 
 _HOMES = {
     "ConditionalTCA": "clip_tca.adapters.conditional",
     "LinearClassifier": "clip_tca.classifier",
     "LinearTCA": "clip_tca.adapters.linear",
     "MLPTCA": "clip_tca.adapters.mlp",
+    "Method": "clip_tca.methods.base",
+    "Task": "clip_tca.methods.base",
     "ZeroShotClassifier": "clip_tca.classifier",
     "evaluate": "clip_tca.evaluation.runner",
+    "register": "clip_tca.methods.registry",
+    "render": "clip_tca.results.rendering",
 }
 
 

@@ -2,9 +2,9 @@
 
     python examples/adapt_your_embeddings.py [IMAGES.npy TEXT.npy [LABELS.npy]] [--scale 100]
 
-IMAGES is (n, d), TEXT is (classes, d): what your CLIP gave for the pictures and for "a photo of a {class}". Without
-files a small made-up set is used. Prints how many predictions adaptation changes, their accuracy if there are labels
-(for scoring: no method sees them), and whether the stream ends where the fit on everything does.
+IMAGES is (n, d), TEXT is (classes, d): CLIP's embeddings of the images and of "a photo of a {class}". Without files a
+small synthetic set is used. Prints how many predictions adaptation changes, their accuracy if there are labels (for
+scoring: no method sees them), and whether the stream ends with the same map as the fit on everything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import numpy as np
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.datasets.synthetic import SCALE, synthetic
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("files", nargs="*", metavar="FILE.npy", help="embeddings of the images, of the texts; labels")
@@ -28,13 +27,17 @@ if options.files:
     labels = np.load(options.files[2]) if len(options.files) == 3 else None
     scale = options.scale
 else:
-    made = synthetic()
-    z, labels = (tensor.numpy() for tensor in made.domains["shifted"])
-    text, scale = made.text.numpy(), SCALE
+    rng, scale = np.random.default_rng(0), 30.0
+    text = rng.normal(size=(6, 64)) + rng.normal(size=(1, 64))
+    text /= np.linalg.norm(text, axis=1, keepdims=True)
+    labels = rng.integers(6, size=1200)
+    shift = rng.normal(size=64) / 4  # a domain shift, stronger for some images than for others
+    z = text[labels] + 0.1 * rng.normal(size=(1200, 64)) + rng.uniform(0, 2, size=(1200, 1)) * shift
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
 
 
 def show(name: str, predicted: np.ndarray) -> None:
-    """One line: how many predictions differ from zero-shot's, and how many are right."""
+    """Print how many predictions differ from zero-shot's, and how many are right."""
     right = "" if labels is None else f", accuracy {100 * (predicted == labels).mean():.1f} %"
     print(f"{name:28}{(predicted != zero_shot).sum():5} of {len(z)} changed{right}")
 

@@ -3,8 +3,8 @@
     python examples/add_a_method.py [DATASET]
 
 DATASET is what ``clip-tca eval --dataset`` takes (demo, a .safetensors file of embeddings, …); by default it is a small
-made-up set. The method is Debias: what is predicted on average over all images seen is a bias of the prompts, if the
-classes are equally frequent, and is taken off. Prints accuracies of zero-shot, debias, LinearTCA and debias+tca.
+synthetic set. The method is Debias: if classes are equally frequent, the mean prediction over all images seen is a bias
+of the classifier, and is subtracted. Prints accuracies of zero-shot, debias, LinearTCA and debias+tca.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-import clip_tca
-from clip_tca.classifier import ZeroShotClassifier
-from clip_tca.methods.base import Method, Task
-from clip_tca.methods.registry import register
-from clip_tca.results.rendering import render
+from clip_tca import Method, Task, evaluate, register, render
 
 
 @register
@@ -27,18 +23,18 @@ class Debias(Method):
     """Logits minus the log of the mean prediction so far. The contract is in clip_tca/methods/base.py."""
 
     name: ClassVar[str] = "debias"
-    summary: ClassVar[str] = "takes the mean prediction off the logits"
+    summary: ClassVar[str] = "subtracts the mean prediction from the logits"
     updates: ClassVar[str] = "a bias for each class"
     backpropagation: ClassVar[bool] = False
     sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
 
     def __init__(self, task: Task, *, strength: float = 1.0) -> None:
         """Options come after the task; ``evaluate(options={"strength": 0.5})`` finds them here."""
-        self.classifier, self.strength = ZeroShotClassifier(task.text, task.scale), strength
+        self.classifier, self.strength = task.classifier, strength
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: every class has been predicted once."""
+        """Start again: every class has been predicted once."""
         self.total = torch.ones(self.classifier.n_classes, device=self.classifier.device)
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -54,5 +50,5 @@ class Debias(Method):
 
 if __name__ == "__main__":
     dataset = sys.argv[1] if len(sys.argv) > 1 else "synthetic"
-    record = clip_tca.evaluate(dataset, methods=["zero-shot", "debias", "linear-tca", "debias+tca"])
+    record = evaluate(dataset, methods=["zero-shot", "debias", "linear-tca", "debias+tca"])
     print(render([record], "table"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import safe_open
@@ -14,6 +14,10 @@ from clip_tca.bulk.arrays import damaged, npz_headers, pick, tensor_headers
 from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.files import sha256
 from clip_tca.core.tensors import to_tensor
+
+if TYPE_CHECKING:
+    from clip_tca.encoding.base import Encoder
+    from clip_tca.encoding.store import Store
 
 USUAL = ("text", "texts", "text_embeds", "text_embeddings", "text_emb", "embeddings", "arr_0", "text.single")
 SCALE = 100.0
@@ -86,7 +90,7 @@ def _array(path: Path, name: str) -> np.ndarray:
         return np.asarray(np.lib.format.read_array(content, allow_pickle=False))
 
 
-def encode_texts(path: Path, prompts: str, encoder: Any, store: Any, scale: float | None) -> Texts:
+def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> Texts:
     """Class names, one a line as in :mod:`clip_tca.datasets.prompts`, put into prompts and encoded."""
     from clip_tca.datasets.prompts import load_prompts, read_classes
     from clip_tca.encoding.embedder import Embedder

@@ -14,7 +14,7 @@ from clip_tca.bulk.arrays import pick
 from clip_tca.bulk.block import ROWS, Block
 from clip_tca.bulk.columns import block, dimension, list_columns, regrouped
 from clip_tca.bulk.shards import Shelf, check_agreement
-from clip_tca.core.hub_access import spare_waiting
+from clip_tca.core.hub_access import go_offline_if_unreachable
 
 
 class HubShard:
@@ -55,7 +55,7 @@ def open_hub(hub_id: str, revision: str | None = None, split: str = "train", col
         split: Of the data set.
         column: List column with the embeddings; None looks for the usual names.
     """
-    spare_waiting()
+    go_offline_if_unreachable()
     import datasets
 
     datasets.disable_progress_bars()

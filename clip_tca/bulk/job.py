@@ -237,7 +237,7 @@ class Job:
 
     def _all(self, work: Callable[[], Tally]) -> Tally:
         """Count in every process; the sum, known to all."""
-        return sum(self.processes.everyone(self.processes.together(work)), Tally())
+        return sum(self.processes.all_gather(self.processes.together(work)), Tally())
 
     @contextmanager
     def _bar(self, units: list[Unit], title: str) -> Iterator[tqdm[Any]]:

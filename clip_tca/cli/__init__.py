@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if options.debug:
             traceback.print_exc()
-        if not getattr(error, "told", False):
+        if not getattr(error, "reported", False):
             line = re.sub(r"\n(?!  )", " ", reason(error))  # names may hold line ends; a list of ours is indented
             print(f"clip-tca: {line or type(error).__name__}", file=sys.stderr)
         return 1

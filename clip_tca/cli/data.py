@@ -38,9 +38,9 @@ def known(_options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Counts for each domain and class against the published ones; 1 if they differ."""
-    from clip_tca.datasets.source import Source
+    from clip_tca.datasets.image_source import ImageSource
 
-    data = Source(options.dataset, **shared.data(options)).load()
+    data = ImageSource(options.dataset, **shared.data(options)).load()
     counts = data.counts()
     width = max(map(len, [*data.classes, "class"]))
     for domain in dict.fromkeys([*data.expected, *data.domains]):

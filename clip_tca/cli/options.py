@@ -127,7 +127,7 @@ def inputs(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def data(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given of data alone, for :class:`clip_tca.datasets.source.Source`."""
+    """What was given of data alone, for :class:`clip_tca.datasets.image_source.ImageSource`."""
     return _given(options, *_DATA)
 
 

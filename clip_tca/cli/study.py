@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if options.name is None:
         return listed()
     from clip_tca.studies.registry import study_class
-    from clip_tca.studies.study_run import check_matplotlib, outputs, run_study, save_study
+    from clip_tca.studies.study_run import check_matplotlib, output_files, run_study, save_study
 
     study = study_class(options.name)
     if study.needs_data and options.dataset is None:
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         if not options.no_figure:
             check_matplotlib()
-        for path in outputs(options.output, not options.no_figure).values():
+        for path in output_files(options.output, not options.no_figure).values():
             shared.check_output(path)
     given = {name: values(text) for name, text in options.set or []}
     inputs = shared.inputs(options) if study.needs_data else {}

@@ -1,1 +1,1 @@
-"""What every room builds on: tensors, checks, files, the device, processes and provenance."""
+"""The base of all other packages: tensors, checks, files, device, processes and provenance."""

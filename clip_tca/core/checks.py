@@ -1,4 +1,4 @@
-"""Checks of options: a ValueError names the bad value and what is allowed."""
+"""Checks of options: a ValueError names the bad value and the allowed ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-def whole(value: Any, least: int) -> bool:
+def is_whole(value: Any, least: int) -> bool:
     """Whether ``value`` is a whole number of at least ``least``."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
 
@@ -20,14 +20,14 @@ def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise ValueError unless ``value`` is true or false: any other word would count as true."""
+    """Raise ValueError unless ``value`` is a bool: any other value would count as true."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}: {value!r}; allowed are true and false")
 
 
 def check_whole(name: str, value: Any, least: int = 1, most: float = math.inf, *, also: str | None = "") -> None:
     """Raise ValueError unless ``value`` is a whole number from ``least`` to ``most``, or is ``also``."""
-    if not (_is(value, also) or (whole(value, least) and value <= most)):
+    if not (_is(value, also) or (is_whole(value, least) and value <= most)):
         raise ValueError(f"{name}: {value!r}; allowed are {_also(also)}whole numbers {_range(least, most)}")
 
 
@@ -43,27 +43,27 @@ def check_positive(name: str, value: Any, high: float = math.inf) -> None:
         raise ValueError(f"{name}: {value!r}; allowed are numbers above 0{f', up to {high}' * (high < math.inf)}")
 
 
-def several(name: str, value: Any) -> list[Any]:
-    """An option that is one value or several, as a list; ValueError if there is none."""
+def as_list(name: str, value: Any) -> list[Any]:
+    """An option with one value or several, as a list; ValueError if there is none."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     if not values:
         raise ValueError(f"{name}: {value!r}; at least one value is needed")
     return values
 
 
-def numbers(name: str, value: Any) -> list[int]:
-    """An option that is one whole number or several, each at least 1; in order, each once."""
-    values = several(name, value)
+def whole_numbers(name: str, value: Any) -> list[int]:
+    """An option with one whole number or several, each at least 1: sorted, without duplicates."""
+    values = as_list(name, value)
     for number in values:
         check_whole(name, number)
     return sorted(set(values))
 
 
-def names(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
-    """An option that is one word or several of ``allowed``; each once."""
-    values = several(name, value)
-    for word in values:
-        one_of(name, word, allowed)
+def choices(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
+    """An option with one or several of ``allowed``, without duplicates."""
+    values = as_list(name, value)
+    for choice in values:
+        one_of(name, choice, allowed)
     return list(dict.fromkeys(values))
 
 

@@ -1,4 +1,4 @@
-"""Which device to run on, and in what precision."""
+"""The choice of device and precision."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ def choose_device(name: str) -> torch.device:
     """``auto`` is a GPU where there is one, else the CPU; of several processes (``torchrun``) each takes its own."""
     if name == "auto":
         kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        name = next((kind for kind, there in kinds.items() if there), "cpu")
+        name = next((kind for kind, available in kinds.items() if available), "cpu")
     if name == "cuda" and "LOCAL_RANK" in os.environ and torch.cuda.device_count():
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     try:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps") from None
-    there = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if device.type not in there:
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if device.type not in counts:
         raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
-    if (device.index or 0) >= there[device.type]:
-        raise ValueError(f"device: {name!r}, but this machine has {there[device.type]} of that kind; use auto or cpu")
+    if (device.index or 0) >= counts[device.type]:
+        raise ValueError(f"device: {name!r}, but this machine has {counts[device.type]} of that kind; use auto or cpu")
     return device
 
 
 def choose_precision(name: str, device: torch.device) -> str:
-    """``auto`` is fp16 autocast on CUDA and fp32 elsewhere: bf16 can kill the process on a CPU that only claims it."""
+    """``auto`` is fp16 autocast on CUDA and fp32 elsewhere: bf16 can crash on a CPU that only claims to support it."""
     if name not in PRECISIONS:
         raise ValueError(f"precision: {name!r}; allowed are {', '.join(PRECISIONS)}")
     return name if name != "auto" else ("fp16" if device.type == "cuda" else "fp32")

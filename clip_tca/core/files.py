@@ -1,4 +1,4 @@
-"""Files that appear whole under their final name, or not at all."""
+"""Atomic writing: a file appears complete under its final name, or not at all."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PART = ".part"
-"""How the name of something that is still being written ends."""
+"""Suffix of a file or folder that is still being written."""
 
 WHOLE = ".whole"
-"""What stands before that when nothing is missing but the name."""
+"""Suffix before that one when the content is complete and only the rename is left."""
 
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A file to write to, in a folder of its own beside ``path``; it takes that name at the end.
+    """A temporary file to write to, in a folder of its own beside ``path``; it is renamed to ``path`` at the end.
 
-    After an error it goes away, and what a run that was killed has left, when the same file is written again. A
-    symbolic link stays one: the file it points to is replaced. Pipes and devices are written to as they are.
+    After an error it is removed. The leftovers of a killed run are removed when the same file is written again. A
+    symbolic link stays one: its target is replaced. Pipes and devices are written directly.
 
     Raises:
-        OSError: With the name of the file, where the system's own names none, as when the disk is full.
+        OSError: With the name of the file, even if the system's error has none, as when the disk is full.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -49,18 +49,18 @@ def atomic(path: Path) -> Iterator[Path]:
         stack.callback(whole.unlink, missing_ok=True)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         stack.enter_context(_naming(path))
-        yield part  # libraries may put files of their own beside it, or another one in its place
+        yield part  # libraries may write more files beside it, or replace it
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(part, 0o666 & ~umask)
         _close_after(stack, _lock_if_possible(part))
-        os.replace(part, whole)  # out of the folder, so that the last step of all is the one that gives the name
+        os.replace(part, whole)  # out of the folder first, so that the last step is one atomic rename
         shutil.rmtree(folder)
         os.replace(whole, path)
 
 
 def _prefix(path: Path) -> str:
-    """How the names of what is being written for ``path`` begin; a name as long as names may be is hashed."""
+    """The prefix of temporary names for ``path``; a name near the length limit is hashed."""
     name = os.fsencode(path.name)
     return f".{path.name if len(name) < 200 else hashlib.sha256(name).hexdigest()}."
 
@@ -81,12 +81,12 @@ def _close_after(stack: ExitStack, handle: int | None) -> None:
 
 
 def _locked_folder(path: Path) -> tuple[Path, int | None]:
-    """A new folder beside ``path``, and the lock on it if there are locks."""
+    """A new folder beside ``path``, and the lock on it if the system has locks."""
     while True:
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix=PART))
         try:
             return folder, _lock_if_possible(folder)
-        except (BlockingIOError, FileNotFoundError):  # another run took it for a stray, before it was locked
+        except (BlockingIOError, FileNotFoundError):  # another run removed it as a leftover before it was locked
             continue
 
 
@@ -100,12 +100,12 @@ def _lock_if_possible(path: Path) -> int | None:
 
 
 def lock(path: Path) -> int:
-    """A handle that keeps other runs from locking ``path`` until it is closed or the process ends in any way.
+    """Lock ``path`` against other runs; the lock ends when the returned handle is closed or the process ends.
 
     Raises:
-        BlockingIOError: If another run holds it.
-        FileNotFoundError: If it is gone.
-        OSError: If there are no such locks on this system or file system.
+        BlockingIOError: If another run holds the lock.
+        FileNotFoundError: If ``path`` is gone.
+        OSError: If this system or file system has no such locks.
     """
     try:
         import fcntl
@@ -115,26 +115,26 @@ def lock(path: Path) -> int:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.stat(path), os.fstat(handle)):
-            raise FileNotFoundError(errno.ENOENT, "replaced meanwhile", str(path))
+            raise FileNotFoundError(errno.ENOENT, "replaced in the meantime", str(path))
     except BaseException:
         os.close(handle)
         raise
     return handle
 
 
-def sweep(strays: Iterable[Path]) -> None:
-    """Remove what runs that were killed have left; what a living run is writing is locked, and stays."""
-    for stray in strays:
+def sweep(leftovers: Iterable[Path]) -> None:
+    """Remove the leftovers of killed runs; what another run is still writing is locked, and stays."""
+    for leftover in leftovers:
         with contextlib.suppress(OSError):
-            handle = lock(stray)
+            handle = lock(leftover)
             try:
-                shutil.rmtree(stray, ignore_errors=True) if stray.is_dir() else stray.unlink()
+                shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
             finally:
                 os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically, in UTF-8; of a name that is not Unicode, its bytes are written out."""
+    """Write ``text`` to ``path`` atomically, in UTF-8; what is not Unicode, as in file names, is escaped."""
     with atomic(path) as part:
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -146,11 +146,11 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
     try:
         with atomic(path) as part:
-            if part.exists():  # a pipe or a device, in whose place that library would put a file
+            if part.exists():  # a pipe or a device, which that library would replace by a file
                 part.write_bytes(save(tensors, metadata))
             else:
                 save_file(tensors, part, metadata=metadata)
-    except SafetensorError as error:  # which is how its library says that a disk is full
+    except SafetensorError as error:  # raised by the library when the disk is full
         raise OSError(f"{path} can't be written ({error})") from error
 
 

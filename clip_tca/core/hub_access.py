@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub can be reached."""
+"""Offline mode of the Hugging Face hub, when it can't be reached."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 from urllib.parse import urlsplit
 
 
-def spare_waiting() -> None:
-    """Where the hub can't be reached, tell its client at once: it would try for most of a minute before it said so.
+def go_offline_if_unreachable() -> None:
+    """Set the hub's client to offline mode if the hub can't be reached: it would retry for most of a minute.
 
-    Has to come before that client is imported, and does nothing after. What is in its cache is found all the same.
+    Must be called before that client is imported, and does nothing after. Its cache is used in any case.
     """
     proxies = {name.lower() for name in os.environ} & {"http_proxy", "https_proxy", "all_proxy"}
     if "HF_HUB_OFFLINE" in os.environ or proxies or "huggingface_hub" in sys.modules:

@@ -1,7 +1,7 @@
-"""Several processes of one run, as ``torchrun`` starts them: who am I, and what have the others?
+"""Communication between the processes of one run, as ``torchrun`` starts them.
 
-Everything goes over torch.distributed as objects, on the CPU (gloo): a few megabytes, once for each run, whatever the
-device. Alone, all of this costs nothing and imports nothing.
+All data goes over torch.distributed as objects, on the CPU (gloo): a few megabytes, once for each run, on any device. A
+single process neither communicates nor imports torch.distributed.
 """
 
 from __future__ import annotations
@@ -22,78 +22,79 @@ class OtherProcessError(RuntimeError):
     """Another process of this run has failed.
 
     Attributes:
-        told: Whether the first process says why, so that this one need not.
+        reported: Whether the first process reports the reason, so that this one need not.
     """
 
-    def __init__(self, reason: str, told: bool = False) -> None:
-        """Say why."""
+    def __init__(self, reason: str, reported: bool = False) -> None:
+        """Take the reason."""
         super().__init__(reason)
-        self.told = told
+        self.reported = reported
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among ``size``; the first has rank 0, prints, and writes what there is one of."""
+    """This process, number ``rank`` of ``size``; the first (rank 0) prints and writes the shared files."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that speaks for all."""
+        """Whether this is the process that prints and writes for all."""
         return self.rank == 0
 
-    def gather(self, mine: T, device: torch.device | None = None) -> list[T]:
-        """What every process has, in the order of ranks, with tensors on ``device``; only the first gets it."""
+    def gather(self, value: T, device: torch.device | None = None) -> list[T]:
+        """The values of all processes, in the order of ranks, with tensors on ``device``; only for the first."""
         if self.size == 1:
-            return [mine]
-        found: list[Any] | None = [None] * self.size if self.first else None
-        _talk(lambda dist: dist.gather_object(_packed(mine), found))
-        return [mine, *[_unpacked(content, device) for content in found[1:]]] if found else []
+            return [value]
+        gathered: list[Any] | None = [None] * self.size if self.first else None
+        _communicate(lambda dist: dist.gather_object(_packed(value), gathered))
+        return [value, *[_unpacked(content, device) for content in gathered[1:]]] if gathered else []
 
-    def broadcast(self, mine: T, device: torch.device | None = None) -> T:
-        """What the first process has."""
+    def broadcast(self, value: T, device: torch.device | None = None) -> T:
+        """The value of the first process."""
         if self.size == 1:
-            return mine
-        box = [_packed(mine) if self.first else None]
-        _talk(lambda dist: dist.broadcast_object_list(box))
-        return mine if self.first else _unpacked(box[0], device)  # type: ignore[arg-type]
+            return value
+        box = [_packed(value) if self.first else None]
+        _communicate(lambda dist: dist.broadcast_object_list(box))
+        return value if self.first else _unpacked(box[0], device)  # type: ignore[arg-type]
 
-    def everyone(self, mine: T) -> list[T]:
-        """What every process has, in the order of ranks; all get it."""
-        return self.broadcast(self.gather(mine))
+    def all_gather(self, value: T) -> list[T]:
+        """The values of all processes, in the order of ranks; for every process."""
+        return self.broadcast(self.gather(value))
 
     def together(self, work: Callable[[], T]) -> T:
-        """Do ``work`` in every process; where one fails, all do, and the first raises the first error."""
+        """Do ``work`` in every process; if one fails, all fail, and the first raises the first error."""
         error: Exception | None = None
         result: Any = None
         try:
             result = work()
-        except Exception as found:
-            error = found
+        except Exception as raised:
+            error = raised
         if self.size == 1:
             if error is not None:
                 raise error
             return result  # type: ignore[no-any-return]
-        reason = next((one for one in self.everyone(None if error is None else str(error)) if one is not None), None)
+        reasons = self.all_gather(None if error is None else str(error))
+        reason = next((reason for reason in reasons if reason is not None), None)
         if reason is None:
             return result  # type: ignore[no-any-return]
         if self.first:
             raise error or OtherProcessError(reason)
-        raise OtherProcessError(reason, told=True) from error
+        raise OtherProcessError(reason, reported=True) from error
 
 
 _joined = Processes()
 
 
 def current() -> Processes:
-    """The processes that have joined; this one alone, if none have."""
+    """The processes that have joined, or this one alone."""
     return _joined
 
 
 @contextmanager
 def joined() -> Iterator[Processes]:
-    """The processes that ``torchrun`` has started, able to talk to each other inside the block."""
+    """The processes that ``torchrun`` has started, connected inside the block."""
     global _joined
     try:
         processes = Processes(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
@@ -113,7 +114,7 @@ def joined() -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
-def _talk(call: Callable[[Any], object]) -> None:
+def _communicate(call: Callable[[Any], object]) -> None:
     import torch.distributed as dist
 
     try:
@@ -122,12 +123,12 @@ def _talk(call: Callable[[Any], object]) -> None:
         raise OtherProcessError("another process of this run has ended; nothing was written") from error
 
 
-def _packed(thing: object) -> bytes:
+def _packed(value: object) -> bytes:
     buffer = io.BytesIO()
-    torch.save(thing, buffer)
+    torch.save(value, buffer)
     return buffer.getvalue()
 
 
 def _unpacked(content: bytes, device: torch.device | None) -> Any:
-    """What our own processes sent, not what a file holds: objects are allowed."""
+    """A value that our own process sent: no file, so any object is allowed."""
     return torch.load(io.BytesIO(content), map_location=device, weights_only=False)

@@ -1,4 +1,4 @@
-"""What every record says of its origin: versions, commit, and the memory it took."""
+"""The provenance in every record: versions, commit and peak memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from clip_tca.core.version import __version__
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package, of Python and of what results depend on."""
+    """Versions of this package, of Python and of the packages that results depend on."""
     packages = ("torch", "torchvision", "open_clip_torch", "datasets", "numpy", "pillow", "safetensors")
     return {"clip-tca": __version__, "python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 def commit() -> str | None:
-    """Commit of the checkout that this package runs from, if it does."""
+    """Commit of the checkout that this package runs from; None if it is installed."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -32,7 +32,7 @@ def commit() -> str | None:
 
 
 def peak_memory(device: torch.device) -> dict[str, int | None]:
-    """Highest resident memory of this process, and highest memory on the GPU."""
+    """Peak resident memory of this process, and peak memory on the GPU."""
     resident = None
     if sys.platform != "win32":
         import resource

@@ -8,10 +8,10 @@ FOLDERS = ("prompts", "eval")
 
 
 def resource(name: str) -> Path:
-    """The path of a file that people may edit, such as ``prompts/watt.txt``.
+    """The path of a bundled file, such as ``prompts/watt.txt``.
 
     Args:
-        name: Path that begins with ``prompts/`` or ``eval/``.
+        name: Path in ``prompts/`` or ``eval/``.
 
     Raises:
         FileNotFoundError: If it is in neither place.

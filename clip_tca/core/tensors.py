@@ -1,4 +1,4 @@
-"""What comes in and what goes out: tensors or NumPy arrays, checked once at the public surface.
+"""Input and output tensors or NumPy arrays, checked once at the public interface.
 
 Inside the package an embedding matrix is a tensor ``(n, d)`` on the device it came on. Half-precision input is
 computed in float32; statistics are accumulated in float64 whatever the input (float32 on devices without float64).
@@ -17,7 +17,7 @@ from torch import Tensor
 Array = TypeVar("Array", Tensor, np.ndarray)
 
 CHUNK = 2048
-"""Rows handled at a time wherever a temporary of the size of the input would be needed."""
+"""Rows processed at a time, so that no temporary is as large as the input."""
 
 
 def to_tensor(z: Tensor | np.ndarray, name: str = "embeddings") -> Tensor:
@@ -41,7 +41,7 @@ def to_tensor(z: Tensor | np.ndarray, name: str = "embeddings") -> Tensor:
 
 
 def like(result: Tensor, source: Array) -> Array:
-    """``result`` as what came in: a NumPy array for a NumPy array, a tensor for a tensor."""
+    """``result`` in the type of the input: a NumPy array for a NumPy array, a tensor for a tensor."""
     return result.cpu().numpy() if isinstance(source, np.ndarray) else result
 
 
@@ -49,7 +49,7 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
     """Refuse anything that is not a finite, non-empty ``(n, dim)`` matrix.
 
     Raises:
-        ValueError: Names the shape, or how many rows are not finite and where the first of them are.
+        ValueError: With the shape, or the number of rows that are not finite and the first of them.
     """
     if z.ndim != 2:
         raise ValueError(f"{name}: expected a matrix (n, d), got shape {tuple(z.shape)}; for one row use z[None]")
@@ -57,16 +57,16 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
         raise ValueError(f"{name}: empty, shape {tuple(z.shape)}; at least one row is needed")
     if dim is not None and z.shape[1] != dim:
         raise ValueError(
-            f"{name}: dimension {z.shape[1]}, but the class texts have {dim}; both must come from the same model"
+            f"{name}: dimension {z.shape[1]}, but the classifier has {dim}; both must come from the same model"
         )
-    if is_fake(z) or bool(torch.isfinite(z.sum(dtype=compute_dtype(z.dtype)))):  # NaN and infinity spread over a sum
+    if is_fake(z) or bool(torch.isfinite(z.sum(dtype=compute_dtype(z.dtype)))):  # NaN and infinity survive a sum
         return
     bad = torch.cat([(~torch.isfinite(part)).any(dim=1) for part in z.split(CHUNK)])
     if bool(bad.any()):
         rows = bad.nonzero()[:, 0].tolist()
-        shown = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
+        listed = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
         raise ValueError(
-            f"{name}: {len(rows)} of {len(z)} rows hold NaN or infinity (rows {shown}); drop or repair them first"
+            f"{name}: {len(rows)} of {len(z)} rows hold NaN or infinity (rows {listed}); drop or repair them first"
         )
 
 
@@ -74,7 +74,7 @@ def check_logits(logits: Tensor | np.ndarray | None, rows: Tensor, classes: int)
     """Class scores ``(n, classes)`` of another method for ``rows`` ``(n, d)``, on the same device.
 
     Raises:
-        ValueError: If the shape is another, or they are not finite.
+        ValueError: If the shape is wrong, or a value is not finite.
     """
     if logits is None:
         return None
@@ -88,7 +88,7 @@ def check_logits(logits: Tensor | np.ndarray | None, rows: Tensor, classes: int)
 
 
 def is_fake(z: Tensor) -> bool:
-    """Whether ``z`` has a shape and a device but no values to look at, as when tracing."""
+    """Whether ``z`` has a shape and a device but no values, as in tracing."""
     return z.is_meta or type(z).__name__ == "FakeTensor"
 
 
@@ -133,7 +133,7 @@ def unit(z: Tensor) -> Tensor:
     length: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     if not is_fake(z) and len(z) and 1e-12 < float(length.min()) <= float(length.max()) < 1e12:
         return torch.div(z, length)
-    peak = z.abs().amax(dim=-1, keepdim=True)  # out first: squares of very large or small numbers don't fit
+    peak = z.abs().amax(dim=-1, keepdim=True)  # divided out first, lest squares over- or underflow
     z = torch.div(z, torch.where(peak > 0, peak, 1.0))
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     return torch.div(z, length.clamp_min(1.0))

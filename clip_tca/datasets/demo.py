@@ -1,6 +1,6 @@
-"""The demo's pictures: seven classes in four styles in the spirit of PACS, drawn on demand, nothing stored.
+"""The demo's images: seven classes in four styles similar to PACS, drawn on demand.
 
-A picture is a figure (:mod:`clip_tca.datasets.drawing`) with jittered proportions, pose, colours and place, rendered in
+An image is a figure (:mod:`clip_tca.datasets.drawing`) with jittered proportions, pose, colours and place, rendered in
 one style. Everything random comes from one generator seeded with (version, seed, style, class, index), so that the same
 arguments always give the same pixels (other releases of NumPy or Pillow may round a few differently). Seed 0 is the
 evaluation set; training must use other seeds.
@@ -22,13 +22,13 @@ from clip_tca.datasets.image_set import Domain, ImageSet
 
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 STYLES = ("art_painting", "cartoon", "photo", "sketch")
-IMAGES = 80  # pictures for each class and style of the evaluation set
-VERSION = 1  # raise when the drawing changes: old and new pictures then differ everywhere
+IMAGES = 80  # of each class and style in the evaluation set
+VERSION = 1  # increase when the drawing changes: the store then encodes all images again
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """What can be said of a picture besides its class and style.
+    """Attributes of an image besides its class and style.
 
     Attributes:
         colour: A word for the main colour (of a person: of the clothes).
@@ -56,7 +56,7 @@ def _generator(style: str, name: str, index: int, seed: int) -> np.random.Genera
 
 
 def scene(style: str, name: str, index: int, seed: int = 0) -> tuple[Image.Image, Attributes]:
-    """Draw a picture and say what is in it; the arguments are those of :func:`draw`."""
+    """An image and its attributes; the arguments are those of :func:`draw`."""
     rng = _generator(style, name, index, seed)
     colour, look = choose_look(name, style, rng)
     figure, pose = FIGURES[name](rng, look)
@@ -70,12 +70,12 @@ def scene(style: str, name: str, index: int, seed: int = 0) -> tuple[Image.Image
 
 
 def draw(style: str, name: str, index: int, seed: int = 0) -> Image.Image:
-    """Picture number ``index`` of a class in a style, RGB, 96 × 96; the same arguments give the same pixels.
+    """Image number ``index`` of a class in a style, RGB, 96 × 96; the same arguments give the same pixels.
 
     Args:
         style: One of ``STYLES``.
         name: One of ``CLASSES``.
-        index: Which picture, from 0; the evaluation set has ``IMAGES``.
+        index: Number of the image, from 0; the evaluation set has ``IMAGES``.
         seed: 0 for the evaluation set; training must use another.
 
     Raises:
@@ -85,7 +85,7 @@ def draw(style: str, name: str, index: int, seed: int = 0) -> Image.Image:
 
 
 def contact_sheet(columns: int = 8, seed: int = 0) -> Image.Image:
-    """All classes in all styles, ``columns`` pictures of each, labelled, for a person to look at."""
+    """A contact sheet of all classes in all styles, ``columns`` images of each, labelled."""
     gap, label, head = 2, 64, 18
     block = columns * (SIZE + gap) + 8
     rows = len(CLASSES)
@@ -105,13 +105,13 @@ def contact_sheet(columns: int = 8, seed: int = 0) -> Image.Image:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Pictures of one style, drawn when they are asked for."""
+    """Images of one style, drawn on demand."""
 
     style: str
     numbers: tuple[tuple[str, int], ...]
 
     def __call__(self, index: int) -> Image.Image:
-        """Picture ``index``."""
+        """Image ``index``."""
         return draw(self.style, *self.numbers[index])
 
 

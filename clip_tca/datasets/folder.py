@@ -1,4 +1,4 @@
-"""Pictures in folders: the public layouts of the benchmarks, and anyone's own ``domain/class/image``."""
+"""Images in folders: the public layouts of the benchmarks, and your own ``domain/class/image``."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ SPLITS = ("train", "crossval", "val", "test")
 """Folders between domain and class in some releases, where ``full`` holds everything."""
 
 DEPTH = 3
-"""How far below ``--data-dir`` the domain folders are looked for."""
+"""Levels below ``--data-dir`` that are searched for domain folders."""
 
-Found = tuple[str, Path]
+ClassFolder = tuple[str, Path]
 """A class folder: its name and path."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Pictures as files of one folder."""
+    """Images as files of one folder."""
 
     root: str
     names: tuple[str, ...]
 
     def __call__(self, index: int) -> str:
-        """Path of picture ``index``."""
+        """Path of image ``index``."""
         return os.path.join(self.root, self.names[index])
 
 
@@ -50,12 +50,12 @@ def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
         _folders(root), key=lambda path: -_count(_release(path, benchmark, benchmark.domain(path.name)))
     ):
         name = benchmark.domain(path.name)
-        if name is None or name in domains:  # of two folders for a domain the fuller one counts
+        if name is None or name in domains:  # of two folders for a domain the one with more images is used
             ignored.append(path.name)
             continue
-        known = _release(path, benchmark, name)
+        class_folders = _release(path, benchmark, name)
         ignored += [f"{path.name}/{c}" for c, _ in _classes(path, benchmark, wanted=False)]
-        domains[name] = _domain(path, [(benchmark.label(c), p) for c, p in known], ignored)
+        domains[name] = _domain(path, [(benchmark.label(c), p) for c, p in class_folders], ignored)
     ordered = {name: domains[name] for name in benchmark.domains if name in domains}
     return ImageSet(
         benchmark.name,
@@ -69,7 +69,7 @@ def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
 
 
 def load_folder(folder: Path) -> ImageSet:
-    """Anyone's pictures: ``DIR/domain/class/image``, or ``DIR/class/image`` for a single domain."""
+    """Your own images: ``DIR/domain/class/image``, or ``DIR/class/image`` for a single domain."""
     _require_folder(folder)
     inner = _folders(folder)
     with_images = [path for path in inner if _images(path)]
@@ -80,8 +80,8 @@ def load_folder(folder: Path) -> ImageSet:
             "use one layout throughout: DIR/domain/class/image or DIR/class/image"
         )
     roots = {_text(folder.resolve()): folder} if with_images else {_text(path): path for path in inner}
-    found = {name: [(_text(p), p) for p in _folders(root) if _images(p)] for name, root in roots.items()}
-    classes = sorted({name for folders in found.values() for name, _ in folders})
+    by_domain = {name: [(_text(p), p) for p in _folders(root) if _images(p)] for name, root in roots.items()}
+    classes = sorted({name for folders in by_domain.values() for name, _ in folders})
     spelled: dict[str, str] = {}
     for name in classes:
         if (other := spelled.setdefault(plain(name), name)) != name:
@@ -96,15 +96,15 @@ def load_folder(folder: Path) -> ImageSet:
     ignored: list[str] = []
     domains = {
         name: _domain(roots[name], [(classes.index(c), p) for c, p in folders], ignored)
-        for name, folders in found.items()
+        for name, folders in by_domain.items()
         if folders
     }
-    ignored += [name for name, folders in found.items() if not folders]
+    ignored += [name for name, folders in by_domain.items() if not folders]
     return ImageSet(_text(folder.resolve()), classes, domains, {"kind": "folder", "path": str(folder)}, ignored=ignored)
 
 
 def _text(path: Path) -> str:
-    """The last part of a path as UTF-8 whatever the locale; bytes that are not UTF-8 are written out."""
+    """The last part of a path as UTF-8 in any locale; bytes that are not UTF-8 are escaped."""
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
@@ -114,39 +114,39 @@ def _require_folder(folder: Path) -> None:
 
 
 def _best(folder: Path, benchmark: Benchmark) -> Path | None:
-    """The folder with the most class folders of the benchmark's domains; the shallower of equals."""
+    """The folder with the most class folders of the benchmark's domains; of equals the one higher up."""
     best, most, level = None, 0, [folder]
     for _ in range(DEPTH):
         for root in level:
             domains = [path for path in _folders(root) if benchmark.domain(path.name)]
-            found = sum(len(_release(path, benchmark, benchmark.domain(path.name))) for path in domains)
-            if found > most:
-                best, most = root, found
+            count = sum(len(_release(path, benchmark, benchmark.domain(path.name))) for path in domains)
+            if count > most:
+                best, most = root, count
         level = [path for root in level for path in _folders(root)] if len(level) < 200 else []
     return best
 
 
-def _release(path: Path, benchmark: Benchmark, domain: str | None) -> list[Found]:
-    """Class folders of a domain; through ``full``, ``train``, ``test``, … where a release has such a level."""
+def _release(path: Path, benchmark: Benchmark, domain: str | None) -> list[ClassFolder]:
+    """Class folders of a domain, inside ``full``, ``train``, ``test``, … if the release has such a level."""
     inner = {plain(child.name): child for child in _folders(path)}
-    ways = [
-        [found for level in levels if level in inner for found in _classes(inner[level], benchmark)]
+    layouts = [
+        [folder for level in levels if level in inner for folder in _classes(inner[level], benchmark)]
         for levels in (("full",), SPLITS, ("train", "test"))
     ]
     if domain is None:
         return []
-    ways = [way for way in [*ways, _classes(path, benchmark)] if way]
-    if len(ways) < 2:
-        return next(iter(ways), [])
-    exact = [way for way in ways if _count(way) == benchmark.images[domain]]
-    return next(iter(exact or [way for way in ways if _count(way)] or ways))
+    layouts = [folders for folders in [*layouts, _classes(path, benchmark)] if folders]
+    if len(layouts) < 2:
+        return next(iter(layouts), [])
+    complete = [folders for folders in layouts if _count(folders) == benchmark.images[domain]]
+    return next(iter(complete or [folders for folders in layouts if _count(folders)] or layouts))
 
 
-def _count(folders: list[Found]) -> int:
+def _count(folders: list[ClassFolder]) -> int:
     return sum(len(_images(path)) for _, path in folders)
 
 
-def _classes(path: Path, benchmark: Benchmark, wanted: bool = True) -> list[Found]:
+def _classes(path: Path, benchmark: Benchmark, wanted: bool = True) -> list[ClassFolder]:
     levels = {"full", *SPLITS}
     return [
         (child.name, child)
@@ -156,15 +156,15 @@ def _classes(path: Path, benchmark: Benchmark, wanted: bool = True) -> list[Foun
 
 
 def _domain(root: Path, folders: list[tuple[int | None, Path]], ignored: list[str]) -> Domain:
-    """All images of the class folders, sorted by class and name so that every machine sees the same order."""
+    """All images of the class folders, sorted by class and name: the same order on every machine."""
     rows = []
     for label, folder in folders:
         for path in _images(folder):
             rows.append((label or 0, path.relative_to(root).as_posix(), mark(path)))
         ignored += [f"{root.name}/{folder.relative_to(root).as_posix()}/{name}" for name in _others(folder)]
     rows.sort()
-    names = [name for _, name, _ in rows]
-    return Domain(names, [found for *_, found in rows], [label for label, *_ in rows], Files(str(root), tuple(names)))
+    names, marks, labels = [name for _, name, _ in rows], [row[2] for row in rows], [row[0] for row in rows]
+    return Domain(names, marks, labels, Files(str(root), tuple(names)))
 
 
 def _folders(path: Path) -> list[Path]:
@@ -172,7 +172,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _images(path: Path) -> list[Path]:
-    """Images of a folder; a link to nowhere is one of them, so that it is reported and not passed over."""
+    """Images of a folder, with broken links, so that they are reported and not skipped."""
     return [Path(e.path) for e in os.scandir(path) if _is_image(e.name) and (e.is_file() or e.is_symlink())]
 
 

@@ -1,4 +1,4 @@
-"""Pictures through the ``datasets`` library: from the Hugging Face hub, a saved data set, or Parquet files."""
+"""Images through the ``datasets`` library: from the Hugging Face hub, a saved data set, or Parquet files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.core.hub_access import spare_waiting
+from clip_tca.core.hub_access import go_offline_if_unreachable
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import Picture, mark
 from clip_tca.datasets.registry import Benchmark
@@ -23,14 +23,14 @@ DOMAIN_COLUMNS = ("domain", "style", "environment")
 
 @dataclass(frozen=True)
 class Rows:
-    """Pictures as rows of a data set, still encoded."""
+    """Images as rows of a data set, not yet decoded."""
 
     table: Dataset
     column: str
     indices: tuple[int, ...]
 
     def __call__(self, index: int) -> Picture:
-        """Bytes or path of picture ``index``."""
+        """Bytes or path of image ``index``."""
         value = self.table[self.indices[index]][self.column]
         if isinstance(value, dict):
             value = value["bytes"] if value.get("bytes") is not None else value.get("path")
@@ -39,7 +39,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold what; None looks for the usual names."""
+    """Names of the columns; None takes the first usual name."""
 
     image: str | None = None
     label: str | None = None
@@ -53,7 +53,7 @@ def load_hub(
 
     Args:
         hub_id: ``owner/name``, a folder that ``save_to_disk`` wrote, a Parquet file, or a folder of them.
-        benchmark: Whose domains, classes and counts it should have.
+        benchmark: The benchmark with the expected domains, classes and counts; None for any other data set.
         revision: Commit or tag on the hub.
         columns: Names of the columns.
     """
@@ -81,10 +81,10 @@ def load_hub(
         for name, rows in by_domain.items()
     }
     local = Path(hub_id).exists()
-    found = None if local else _revision(table)
-    if revision and found and re.fullmatch(r"[0-9a-f]{40}", revision) and found != revision:
-        raise ValueError(f"{hub_id}: revision {revision} is not there; offline, the cache has {found}")
-    origin = {"kind": "local" if local else "hub", "id": hub_id, "revision": None if local else found or revision}
+    commit = None if local else _revision(table)
+    if revision and commit and re.fullmatch(r"[0-9a-f]{40}", revision) and commit != revision:
+        raise ValueError(f"{hub_id}: revision {revision} is not available; offline, the cache has {commit}")
+    origin = {"kind": "local" if local else "hub", "id": hub_id, "revision": None if local else commit or revision}
     if benchmark is None:
         return ImageSet(Path(hub_id).stem if local else hub_id, classes, domains, origin)
     if not domains:
@@ -93,9 +93,9 @@ def load_hub(
 
 
 def _table(hub_id: str, revision: str | None) -> Dataset:
-    """All splits, one after the other."""
+    """All splits, concatenated."""
     if not Path(hub_id).exists():
-        spare_waiting()
+        go_offline_if_unreachable()
     import datasets
 
     datasets.disable_progress_bars()
@@ -128,10 +128,10 @@ def _column(table: Dataset, given: str | None, usual: tuple[str, ...], what: str
     names = table.column_names
     if given is not None and given not in names:
         raise ValueError(f"--{what}-column {given!r}: no such column; there are {', '.join(names)}")
-    found = given or next((name for name in usual if name in names), "")
-    if not found and not optional:
+    column = given or next((name for name in usual if name in names), "")
+    if not column and not optional:
         raise ValueError(f"no {what} column among {', '.join(names)}; name it with --{what}-column")
-    return found
+    return column
 
 
 def _undecoded(table: Dataset, image: str) -> Dataset:
@@ -159,10 +159,10 @@ def _labels(
             set(words), key=lambda word: (not word.isdecimal(), int(word) if word.isdecimal() else 0, word)
         )
         return list(classes), [classes.index(word) for word in words]
-    known = {word: benchmark.label(word) for word in set(words)}
-    if unknown := sorted(word for word, label in known.items() if label is None):
+    labels = {word: benchmark.label(word) for word in set(words)}
+    if unknown := sorted(word for word, label in labels.items() if label is None):
         raise ValueError(f"{where}: {unknown[0]!r} is not a class of {benchmark.title}")
-    return benchmark.classes, [known[word] or 0 for word in words]
+    return benchmark.classes, [labels[word] or 0 for word in words]
 
 
 def _domains(
@@ -192,7 +192,7 @@ def _domains(
 
 
 def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:
-    """What tells each encoded picture from another (see :func:`clip_tca.datasets.pictures.mark`).
+    """Size and content hash of each encoded image (see :func:`clip_tca.datasets.pictures.mark`).
 
     Raises:
         ValueError: If a row names a file that did not come with the data set.
@@ -205,7 +205,7 @@ def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:
     plain = any(check(kind) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string))
     if not plain and "bytes" not in inner:
         raise ValueError(f"column {image!r} holds {kind}, not images; name the image column by --image-column")
-    found: list[str] = []
+    marks: list[str] = []
     for chunk in column.chunks:
         for value in chunk:
             content = value.as_py()
@@ -213,15 +213,15 @@ def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:
                 content = content["bytes"] if content.get("bytes") is not None else content.get("path")
             if isinstance(content, str) and not _own(content, hub_id):
                 raise ValueError(
-                    f"{hub_id}, column {image}: row {len(found)} names {content!r}, which is not in the data set's own "
+                    f"{hub_id}, column {image}: row {len(marks)} names {content!r}, which is not in the data set's own "
                     "folder; save the data set with its images inside"
                 )
-            found.append("none" if content is None else mark(content))
-    return found
+            marks.append("none" if content is None else mark(content))
+    return marks
 
 
 def _own(file: str, hub_id: str) -> bool:
-    """Whether a file that a row names lies in the local copy, or where the hub's downloads are kept."""
+    """Whether a file named by a row is inside the local copy, or inside the hub's caches."""
     from datasets import config
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -231,8 +231,8 @@ def _own(file: str, hub_id: str) -> bool:
 
 
 def _revision(table: Dataset) -> str | None:
-    """The commit, which is part of the path under which the hub's files are kept."""
+    """The commit, from the path of the cached files."""
     for file in table.cache_files:
-        if found := re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]):
-            return found.group(1)
+        if match := re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]):
+            return match.group(1)
     return None

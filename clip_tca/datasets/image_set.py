@@ -1,6 +1,6 @@
-"""A data set of pictures: classes, and for each domain a list of pictures with their labels.
+"""A data set of images: its classes, and for each domain a list of images with their labels.
 
-Nothing is decoded before it is needed; what identifies a picture is its name, its size and a sample of its bytes.
+Images are decoded when they are needed. An image is identified by its name, its size and a hash of some of its bytes.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from clip_tca.datasets.pictures import Picture
 
 @dataclass
 class Domain:
-    """The pictures of one domain.
+    """The images of one domain.
 
     Attributes:
-        names: What a picture is called, ``class/file`` for files.
-        marks: What else tells a file from another: its size and a sample of its content.
-        labels: Index of each picture's class. For scoring only.
-        source: Gives picture i: a path, bytes or a ready picture. Can be sent to worker processes.
-        drawn: Whether pictures are made when they are asked for, so that there is nothing to check beforehand.
+        names: Name of each image, ``class/file`` for files.
+        marks: Size and content hash of each image (see :func:`clip_tca.datasets.pictures.mark`).
+        labels: Class index of each image. For scoring only.
+        picture: Returns image i: a path, bytes or a decoded image. Picklable, for worker processes.
+        drawn: Whether images are generated on demand, so that there are no files to check.
     """
 
     names: list[str]
     marks: list[str]
     labels: list[int]
-    source: Callable[[int], Picture]
+    picture: Callable[[int], Picture]
     drawn: bool = False
 
     def __len__(self) -> int:
@@ -40,26 +40,26 @@ class Domain:
         return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
     def subset(self, keep: Sequence[int]) -> Domain:
-        """The pictures ``keep``, in that order."""
+        """The images ``keep``, in that order."""
         return replace(
             self,
             names=[self.names[i] for i in keep],
             marks=[self.marks[i] for i in keep],
             labels=[self.labels[i] for i in keep],
-            source=Chosen(self.source, tuple(keep)),
+            picture=Subset(self.picture, tuple(keep)),
         )
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Some pictures of another source."""
+class Subset:
+    """Some of the images that another callable returns."""
 
-    source: Callable[[int], Picture]
+    picture: Callable[[int], Picture]
     indices: tuple[int, ...]
 
     def __call__(self, index: int) -> Picture:
-        """Picture ``index`` of the chosen ones."""
-        return self.source(self.indices[index])
+        """Image ``index`` of the subset."""
+        return self.picture(self.indices[index])
 
 
 @dataclass
@@ -69,10 +69,11 @@ class ImageSet:
     Attributes:
         name: Its name, such as ``pacs``.
         classes: Raw class names, in the order of the labels.
-        domains: Pictures by domain.
+        domains: Images by domain.
         origin: Where it came from, for the record.
-        expected: Published number of images by domain, and by domain and class where known; empty if there is none.
-        ignored: Folders and files that were found and not used.
+        expected: Published number of images by domain; empty if there is none.
+        expected_classes: The same by domain and class, if published.
+        ignored: Folders and files that were not used.
     """
 
     name: str
@@ -90,15 +91,15 @@ class ImageSet:
         }
 
     def differences(self) -> list[str]:
-        """How the counts differ from the published ones, one line for each domain (and class, where known)."""
+        """Differences from the published counts, one line for each domain (and class, if published)."""
         lines = []
         for domain, expected in self.expected.items():
-            found = len(self.domains.get(domain, ()))
-            if found != expected:
-                lines.append(f"{domain} {found} images of {expected}")
+            count = len(self.domains.get(domain, ()))
+            if count != expected:
+                lines.append(f"{domain} {count} images of {expected}")
         counts = self.counts()
         for domain, per_class in self.expected_classes.items():
-            for name, found, expected in zip(self.classes, counts.get(domain, []), per_class, strict=False):
-                if found != expected and len(self.domains[domain]) == self.expected[domain]:
-                    lines.append(f"{domain}/{name} {found} images of {expected}")
+            for name, count, expected in zip(self.classes, counts.get(domain, []), per_class, strict=False):
+                if count != expected and len(self.domains[domain]) == self.expected[domain]:
+                    lines.append(f"{domain}/{name} {count} images of {expected}")
         return lines

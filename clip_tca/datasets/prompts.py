@@ -1,4 +1,4 @@
-"""Prompts: templates and class names, kept as text files that a person can read, edit and hash.
+"""Prompts: templates and class names, in text files that people can edit.
 
 A template file has one template a line, with ``{}`` where the class name goes. A class-name file has one class a line,
 in the order of the labels: ``raw`` or ``raw = readable name``. Lines that begin with ``#`` are comments.
@@ -76,7 +76,7 @@ def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> lis
     """Names for the prompts.
 
     Args:
-        raw: Raw names (folder names), in the order of the labels.
+        raw: Folder names, in the order of the labels.
         how: ``raw``, ``clean``, or a class-name file that renames some or all of them.
         dataset: Name in the registry, whose readable names ``clean`` takes.
     """
@@ -93,8 +93,8 @@ def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> lis
     names = [readable.get(name, clean(name)) for name in raw]
     for name in names:
         if names.count(name) > 1:
-            twins = [one for one, shown in zip(raw, names, strict=True) if shown == name]
-            raise ValueError(f"class names: {' and '.join(twins)} are both {name!r}; use --class-names raw, or a file")
+            same = [raw_name for raw_name, readable_name in zip(raw, names, strict=True) if readable_name == name]
+            raise ValueError(f"class names: {' and '.join(same)} are both {name!r}; use --class-names raw, or a file")
     return names
 
 

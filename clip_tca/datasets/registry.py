@@ -1,4 +1,4 @@
-"""The benchmarks: domains with the names their folders go by, class order, and the published numbers of images."""
+"""The benchmarks: domains with the names of their folders, class order, and the published numbers of images."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from clip_tca.datasets.prompts import known_classes
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What is known of a data set.
+    """A benchmark data set.
 
     Attributes:
         name: As ``--dataset`` takes it.
-        title: As it is written.
+        title: As papers write it.
         domains: Other names of each domain's folder, compared without case, spaces, ``_`` and ``-``.
         images: Published number of images by domain.
-        class_images: The same by class, where it is known.
+        class_images: The same by class, if published.
         hub_id: Copy on the Hugging Face hub.
         verified: Whether that copy is known to be complete.
     """
@@ -35,7 +35,7 @@ class Benchmark:
         return list(known_classes(self.name))
 
     def layout(self) -> str:
-        """How a folder must look, in one line."""
+        """The layout of its folder, in one line."""
         return f"{self.title}/{{{', '.join(self.domains)}}}/{{{', '.join(self.classes[:3])}, …}}/*.jpg"
 
     def domain(self, folder: str) -> str | None:
@@ -59,11 +59,11 @@ def plain(name: str) -> str:
 
 
 def domain_named(wanted: str, domains: list[str], option: str = "domain") -> str:
-    """The one of ``domains`` that ``wanted`` names, in any spelling if only one is meant; ValueError otherwise."""
+    """The domain that ``wanted`` names, in any spelling; ValueError if there is none, or more than one."""
     near = [name for name in domains if name == wanted] or [name for name in domains if plain(name) == plain(wanted)]
     if len(near) != 1:
-        several = " is more than one" if near else ""
-        raise ValueError(f"{option}: {wanted!r}{several}; allowed are {', '.join(near or domains)}")
+        ambiguous = " is more than one" if near else ""
+        raise ValueError(f"{option}: {wanted!r}{ambiguous}; allowed are {', '.join(near or domains)}")
     return near[0]
 
 

@@ -1,1 +1,1 @@
-"""f: from pictures to embeddings, and the store that keeps them."""
+"""f: from images and texts to embeddings, and the store that caches them."""

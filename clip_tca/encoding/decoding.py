@@ -1,4 +1,4 @@
-"""Pictures on their way to the model: decoded and transformed in worker processes, batch after batch."""
+"""Decoding: images are read and preprocessed in worker processes, batch after batch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from clip_tca.datasets.pictures import decode
 
 @dataclass(frozen=True)
 class Reader:
-    """Picture i, ready for the model, or why it can't be read. Lives in the worker processes."""
+    """Image i, preprocessed for the model, or the reason why it can't be read. Runs in the worker processes."""
 
     domain: Domain
     transform: Callable[[Image.Image], Tensor]
 
     def __getitem__(self, index: int) -> Tensor | str:
         try:
-            return self.transform(decode(self.domain.source(index)))
+            return self.transform(decode(self.domain.picture(index)))
         except ValueError as error:
             return str(error)
 
@@ -45,43 +45,43 @@ def loader(
     workers: int | None,
     device: torch.device,
 ) -> Iterator[tuple[Tensor, dict[int, str]]]:
-    """Batches of pictures, decoded and transformed in worker processes, each with what could not be read."""
+    """Batches of preprocessed images, each with the reasons, by position, why others could not be read."""
     loaded: DataLoader[Any] = DataLoader(
-        Reader(domain, transform),  # type: ignore[arg-type]  # a sequence is all that it needs
+        Reader(domain, transform),  # type: ignore[arg-type]  # a sequence is enough
         batch_sampler=batches,
         num_workers=min(default_workers() if workers is None else workers, len(batches)),
         collate_fn=_collate,
         pin_memory=device.type == "cuda",
         worker_init_fn=_begin_worker,
     )
-    return ((torch.as_tensor(pictures), reasons) for pictures, reasons in loaded)
+    return ((torch.as_tensor(images), reasons) for images, reasons in loaded)
 
 
 def _begin_worker(_number: int) -> None:
-    """Ctrl-C is for the main process; what breaks in a worker reaches it by the queue, not by a trace on the screen."""
+    """Leave Ctrl-C to the main process; an error in a worker reaches it by the queue, and no trace is printed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.excepthook = lambda *_: None
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker of a run that was killed may wait for ever, and holds the run's lock on the store meanwhile."""
+    """End with the main process: an orphaned worker would wait for ever and hold the run's lock on the store."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
 
 
-def _collate(pictures: list[Tensor | str]) -> tuple[Tensor | np.ndarray, dict[int, str]]:
-    """The pictures that could be read, and the positions and reasons of the others."""
-    reasons = {i: picture for i, picture in enumerate(pictures) if isinstance(picture, str)}
-    good = [picture for picture in pictures if isinstance(picture, Tensor)]
-    together = torch.stack(good) if good else torch.empty(0)
+def _collate(images: list[Tensor | str]) -> tuple[Tensor | np.ndarray, dict[int, str]]:
+    """The images that could be read as one batch, and the reasons of the others by position."""
+    reasons = {i: image for i, image in enumerate(images) if isinstance(image, str)}
+    good = [image for image in images if isinstance(image, Tensor)]
+    batch = torch.stack(good) if good else torch.empty(0)
     if get_worker_info() is None:
-        return together, reasons
+        return batch, reasons
     try:  # here and not when it is sent, where an error is printed and the main process waits for ever
-        return together.share_memory_(), reasons
-    except RuntimeError:  # too little shared memory, as in many containers: through a pipe, then
-        return together.numpy(), reasons
+        return batch.share_memory_(), reasons
+    except RuntimeError:  # too little shared memory, as in many containers: send it through a pipe
+        return batch.numpy(), reasons
 
 
 def default_workers() -> int:

@@ -1,11 +1,11 @@
-"""From pictures to embeddings: decoding in worker processes, encoding beside it, every shard stored as it is done."""
+"""From images to embeddings: worker processes decode, the encoder encodes, every finished shard goes to the store."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,9 +16,9 @@ from clip_tca.core.processes import current
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import fault, mark
 from clip_tca.datasets.prompts import Prompts
+from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.decoding import loader
-from clip_tca.encoding.open_clip import Encoder
-from clip_tca.encoding.store import Entry, Store, shards
+from clip_tca.encoding.store import Entry, Store, image_key, shards, text_key
 
 log = logging.getLogger("clip_tca")
 
@@ -31,16 +31,16 @@ LISTED = 20
 
 @dataclass
 class Embedder:
-    """An encoder, the store for what it has encoded, and how to go about it.
+    """Embeds data sets and prompts with an encoder, and keeps the embeddings in a store.
 
     Attributes:
         encoder: f.
         store: Where embeddings are kept; None keeps nothing.
-        skip_bad: Go on without pictures that can't be read.
+        skip_bad: Leave out images that can't be read, instead of failing.
         workers: Processes that decode; None is the number of cores, at most 8.
         batch: Images encoded together; halved when the device runs out of memory.
-        progress: Show a bar on stderr, if that is a terminal.
-        encoded: Images encoded so far, not found in the store.
+        progress: Show a progress bar on stderr, if that is a terminal.
+        encoded: Images encoded so far, without those found in the store.
         left_out: Bad images left out so far.
     """
 
@@ -55,19 +55,19 @@ class Embedder:
 
     def texts(self, prompts: Prompts) -> Tensor:
         """Text embeddings ``(templates, classes, d)``, in float32 on the CPU."""
-        identity = {**self._identity(), "texts": prompts.fingerprint()}
-        rows = self.store.texts(identity) if self.store else None
+        key = text_key(self.encoder.identity, prompts) if self.store else {}
+        rows = self.store.texts(key) if self.store else None
         if rows is None:
-            rows = self.encoder.texts(prompts.texts()).cpu()
+            rows = self.encoder.encode_texts(prompts.texts()).cpu()
             if self.store:
-                self.store.keep_texts(identity, rows)
+                self.store.keep_texts(key, rows)
         return rows.reshape(len(prompts.templates), len(prompts.classes), -1)
 
     def pictures(self, data: ImageSet) -> dict[str, Tensor]:
         """Embeddings ``(n, d)`` of every domain, in float32 on the CPU.
 
-        Pictures that can't be read are taken out of ``data``, if ``skip_bad``, or are an error: for all that a look at
-        the headers shows, before anything is encoded.
+        Images that can't be read are removed from ``data`` with ``skip_bad``, and an error without. The headers of all
+        files are checked before anything is encoded.
         """
         for name, domain in data.domains.items():
             if not len(domain):
@@ -86,10 +86,10 @@ class Embedder:
             z[name] = rows
         return z
 
-    # -- bad pictures --------------------------------------------------------------------------------------------------
+    # -- bad images ----------------------------------------------------------------------------------------------------
 
     def _check(self, data: ImageSet) -> None:
-        """Look at every header, so that an hour's work does not end at a broken file."""
+        """Read every header, so that a broken file is found before hours of encoding."""
         bad: list[str] = []
         keep: dict[str, list[int]] = {}
         with self._bar(sum(map(len, data.domains.values())), "checking") as bar:
@@ -103,36 +103,36 @@ class Embedder:
                         bad.append(f"{name}/{domain.names[index]}: {reason}")
                     bar.update()
         if bad:
-            self._leave_out(bad, said=current().first)  # every process has looked
+            self._leave_out(bad, logged=current().first)  # every process has checked all files
             data.domains.update({name: domain.subset(keep[name]) for name, domain in data.domains.items()})
 
-    def _leave_out(self, bad: list[str], said: bool = True) -> None:
+    def _leave_out(self, bad: list[str], logged: bool = True) -> None:
         if not self.skip_bad:
             more = f"\n  … and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
             lines = "".join(f"\n  {line}" for line in bad[:LISTED])
             raise ValueError(
-                f"{len(bad)} images can't be read; mend or remove them, or go on without them: --skip-bad{lines}{more}"
+                f"{len(bad)} images can't be read; repair or remove them, or leave them out: --skip-bad{lines}{more}"
             )
         self.left_out += len(bad)
-        for line in bad if said else ():
+        for line in bad if logged else ():
             log.warning("left out: %s", line)
 
     # -- encoding ------------------------------------------------------------------------------------------------------
 
     def _domain(self, domain: Domain, entry: Entry | None, title: str) -> tuple[Tensor, set[int]]:
-        """Rows of a domain, and the positions of pictures that only decoding showed to be bad."""
+        """Rows of a domain, and the positions of images that turned out to be bad when they were decoded."""
         parts, processes = shards(len(domain)), current()
         rows = [entry.read(i) if entry else None for i in range(len(parts))]
         unread: set[int] = set()
-        if any(processes.everyone(any(part is None for part in rows))):
+        if any(processes.all_gather(any(part is None for part in rows))):
             with entry.lock() if entry and processes.first else nullcontext():
                 if entry:  # another run may have encoded them while this one waited
                     rows = [part if part is not None else entry.read(i) for i, part in enumerate(rows)]
                 missing = processes.broadcast([i for i, part in enumerate(rows) if part is None])
-                mine = missing[processes.rank :: processes.size]
-                new = processes.together(lambda: self._encode(domain, mine, entry, title))
-                for found in processes.everyone(new):
-                    for i, (shard, bad) in found.items():
+                share = missing[processes.rank :: processes.size]
+                new = processes.together(lambda: self._encode(domain, share, entry, title))
+                for encoded in processes.all_gather(new):
+                    for i, (shard, bad) in encoded.items():
                         rows[i] = shard
                         unread |= bad
                         self.encoded += len(parts[i])
@@ -141,17 +141,17 @@ class Embedder:
     def _encode(
         self, domain: Domain, missing: list[int], entry: Entry | None, title: str
     ) -> dict[int, tuple[Tensor, set[int]]]:
-        """The shards ``missing``, each with the positions of pictures that could not be read."""
+        """The shards ``missing``, each with the positions of images that could not be read."""
         parts = shards(len(domain))
         encoded: dict[int, tuple[Tensor, set[int]]] = {}
         with self._bar(sum(len(parts[i]) for i in missing), title) as bar:
             new = self._batches(domain, [parts[i] for i in missing], bar, title)
             for i in missing:
-                found = [next(new) for _ in range(0, len(parts[i]), self.batch)]
-                shard = torch.cat([z for z, _ in found])
-                bad = {position for _, positions in found for position in positions}
+                batches = [next(new) for _ in range(0, len(parts[i]), self.batch)]
+                shard = torch.cat([z for z, _ in batches])
+                bad = {position for _, positions in batches for position in positions}
                 _check_unchanged(domain, parts[i], title)
-                if entry and not bad:  # otherwise a mended picture would not be looked at again
+                if entry and not bad:  # otherwise a repaired image would not be read again
                     entry.write(i, shard)
                 encoded[i] = shard, bad
         return encoded
@@ -159,41 +159,39 @@ class Embedder:
     def _batches(
         self, domain: Domain, parts: list[range], bar: tqdm[Any], title: str
     ) -> Iterator[tuple[Tensor, list[int]]]:
-        """Embeddings batch by batch, with the positions of pictures that could not be read, whose rows are zero.
+        """Embeddings batch by batch, with the positions of images that could not be read, whose rows are zero.
 
-        No batch crosses a shard, so a resumed run has the batches of an undisturbed one.
+        No batch crosses a shard, so a resumed run has the same batches as one that was not interrupted.
         """
         batches = [
             list(part[start : start + self.batch]) for part in parts for start in range(0, len(part), self.batch)
         ]
         loaded = loader(domain, self.encoder.transform, batches, self.workers, self.encoder.device)
-        together = self.batch
-        for indices, (pictures, reasons) in zip(batches, loaded, strict=True):
+        size = self.batch
+        for indices, (images, reasons) in zip(batches, loaded, strict=True):
             if reasons:
                 self._leave_out([f"{title}/{domain.names[indices[i]]}: {reason}" for i, reason in reasons.items()])
             good = [i for i in range(len(indices)) if i not in reasons]
-            z = torch.zeros(len(indices), self.encoder.texts(["-"]).shape[1]) if not good else None
-            if z is None:
-                found, together = self._halving(pictures, together)
-                z = found.new_zeros(len(indices), found.shape[1])
-                z[good] = found
+            rows, size = self._halving(images, size) if good else (torch.zeros(0, self.encoder.dim), size)
+            z = rows.new_zeros(len(indices), rows.shape[1])
+            z[good] = rows
             bar.update(len(indices))
             yield z, [indices[i] for i in reasons]
 
-    def _halving(self, pictures: Tensor, together: int) -> tuple[Tensor, int]:
-        """Encode ``together`` pictures at a time; half as many, from then on, when the device has not enough memory."""
+    def _halving(self, images: Tensor, size: int) -> tuple[Tensor, int]:
+        """Encode ``size`` images at a time; half as many from then on, if the device runs out of memory."""
         parts: list[Tensor] = []
         start = 0
-        while start < len(pictures):
+        while start < len(images):
             try:
-                parts.append(self.encoder.images(pictures[start : start + together]).cpu())
-                start += together
+                parts.append(self.encoder.encode_images(images[start : start + size]).cpu())
+                start += size
             except torch.cuda.OutOfMemoryError:
-                if together == 1:
+                if size == 1:
                     raise
-                together //= 2
+                size //= 2
                 torch.cuda.empty_cache()
-                log.warning("out of memory; going on with %d images at a time", together)
+                log.warning("out of memory; going on with %d images at a time", size)
         z = torch.cat(parts)
         if not bool(torch.isfinite(z).all()):
             bad = int((~torch.isfinite(z)).any(dim=1).sum())
@@ -201,33 +199,29 @@ class Embedder:
                 f"{bad} of {len(z)} embeddings are not finite in {self.encoder.precision}; use --precision fp32, "
                 "and if it is that already, check the weights"
             )
-        return z, together
+        return z, size
 
     # -- the store -----------------------------------------------------------------------------------------------------
-
-    def _identity(self) -> dict[str, Any]:
-        fields = asdict(self.encoder.identity)
-        return {name: fields[name] for name in ("model", "weights", "configuration", "preprocessing", "precision")}
 
     def _entries(self, data: ImageSet) -> dict[str, Entry | None]:
         if self.store is None:
             return dict.fromkeys(data.domains)
-        found: dict[str, Entry | None] = {}
+        encoder = self.encoder.identity
+        entries: dict[str, Entry | None] = {}
         for name, domain in data.domains.items():
-            identity = {**self._identity(), "files": domain.fingerprint()}
-            description = {"title": f"{data.name}/{name}", "pretrained": self.encoder.identity.pretrained}
-            found[name] = self.store.entry(identity, len(domain), description)
-        return found
+            description = {"title": f"{data.name}/{name}", "pretrained": encoder.pretrained}
+            entries[name] = self.store.entry(image_key(encoder, domain), len(domain), description)
+        return entries
 
     def _bar(self, total: int, title: str) -> tqdm[Any]:
-        """With images/s and time left; ``disable=None`` is tqdm's word for: only on a terminal."""
+        """A progress bar with images/s and time left; for tqdm, ``disable=None`` means: only on a terminal."""
         hidden = None if self.progress and current().first else True
         return tqdm(total=total, desc=title, unit="image", disable=hidden, leave=False)
 
 
 def _check_unchanged(domain: Domain, rows: range, title: str) -> None:
-    """Refuse files that are no longer those that were looked at: the store would keep them under the wrong name."""
-    files = ((i, domain.source(i)) for i in ([] if domain.drawn else rows))
+    """Refuse files that have changed since they were checked: the store would keep them under the wrong key."""
+    files = ((i, domain.picture(i)) for i in ([] if domain.drawn else rows))
     changed = [domain.names[i] for i, file in files if isinstance(file, str) and mark(file) != domain.marks[i]]
     if changed:
         more = f" and {len(changed) - 1} more" if changed[1:] else ""
@@ -240,6 +234,6 @@ def _fault(domain: Domain, index: int) -> str | None:
     if domain.drawn:
         return None
     try:
-        return fault(domain.source(index))
+        return fault(domain.picture(index))
     except OSError as error:
         return error.strerror or str(error)

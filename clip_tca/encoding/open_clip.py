@@ -1,7 +1,7 @@
-"""f: any open_clip model as an image and text encoder, on any device, with its weights known by content.
+"""The encoder for open_clip: any of its models, on any device, with weights identified by their content.
 
-The model is built only when something has to be encoded: what identifies it (:attr:`Encoder.identity`) is remembered
-beside the embeddings, so a run whose embeddings are all stored never loads it.
+The model is built only when something has to be encoded: its identity is kept in the store, so a run whose embeddings
+are all stored never loads it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import difflib
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,12 @@ from PIL import Image
 from torch import Tensor
 
 from clip_tca.core.device import choose_device, choose_precision
-from clip_tca.core.files import sha256, write_text
-from clip_tca.core.hub_access import spare_waiting
+from clip_tca.core.files import sha256
+from clip_tca.core.hub_access import go_offline_if_unreachable
 from clip_tca.core.resources import resource
 from clip_tca.encoding import weights
+from clip_tca.encoding.base import Encoder, Identity
+from clip_tca.encoding.store import Store, digest, model_key
 from clip_tca.encoding.torchscript import is_torchscript, read_torchscript
 
 log = logging.getLogger("clip_tca")
@@ -33,36 +33,8 @@ MODEL, PRETRAINED = "ViT-B-16-quickgelu", "openai"
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What decides the embeddings of an image, apart from the image.
-
-    Attributes:
-        model: Name of the architecture.
-        pretrained: Tag or file name of the weights.
-        weights: SHA-256 of the weights file.
-        configuration: Hash of the architecture's configuration.
-        preprocessing: Size, crop, interpolation, mean and standard deviation.
-        precision: ``fp32``, ``fp16`` or ``bf16``.
-        scale: exp of the model's logit scale.
-    """
-
-    model: str
-    pretrained: str
-    weights: str
-    configuration: str
-    preprocessing: dict[str, Any]
-    precision: str
-    scale: float
-
-
-class Encoder:
-    """An open_clip model with its preprocessing.
-
-    Attributes:
-        device: Where it runs.
-        precision: In what (``fp16`` and ``bf16`` by autocast).
-    """
+class OpenClipEncoder(Encoder):
+    """An open_clip model with its preprocessing; ``fp16`` and ``bf16`` run by autocast."""
 
     def __init__(
         self,
@@ -70,7 +42,7 @@ class Encoder:
         pretrained: str = PRETRAINED,
         device: str = "auto",
         precision: str = "auto",
-        memory: Path | None = None,
+        store: Store | None = None,
         trust_pickle: bool = False,
     ) -> None:
         """Choose a model; nothing is loaded yet.
@@ -80,13 +52,13 @@ class Encoder:
             pretrained: Tag or file of the weights; not used by the last three.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
             precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
-            memory: Folder in which identities are remembered; None remembers nothing.
+            store: Keeps the model's identity; None keeps nothing.
             trust_pickle: Load a legacy checkpoint that is a pickle of any objects, which can run any code.
         """
         self.name, self.pretrained = model, pretrained
         self.device = choose_device(device)
         self.precision = choose_precision(precision, self.device)
-        self._memory, self._trust_pickle = memory, trust_pickle
+        self._store, self._trust_pickle = store, trust_pickle
         folder = model.startswith(("hf-hub:", "local-dir:")) or model == "demo"
         self._address = (
             f"local-dir:{resource(f'eval/demo/{weights.CONFIGURATION}').parent}" if model == "demo" else model
@@ -100,43 +72,24 @@ class Encoder:
 
     @cached_property
     def identity(self) -> Identity:
-        """What the embeddings depend on; from memory where the weights file is unchanged, else by loading the model."""
-        from clip_tca.encoding.store import digest
-
-        known = None
-        if self._memory is not None and not self.name.startswith("hf-hub:"):  # whose configuration may change unseen
-            known = (
-                self._memory
-                / f"{digest([self._address, self._place, self._pretrained, version('open_clip_torch')])}.json"
-            )
-            try:
-                record = json.loads(known.read_text(encoding="utf-8"))
-                if weights.stamps(Path(record["file"]), self._place) == record["stamps"]:
-                    return Identity(precision=self.precision, **record["identity"])
-            except (OSError, ValueError, KeyError, TypeError):
-                pass  # not remembered, or not any more
+        """What the embeddings depend on: from the store if the weights file is unchanged, else by loading the model."""
+        key = model_key(self._address, self._place, self._pretrained) if self._store else None
+        configuration = Path(self._place) / weights.CONFIGURATION if self._place else None
+        if self._store and key and (stored := self._store.identity(key, self.precision, configuration)):
+            return stored
         file = self.weights_file
-        fields: dict[str, Any] = {
-            "model": f"local-dir:{Path(self._place).name}" if self.name.startswith("local-dir:") else self.name,
-            "pretrained": f"file {file.name}" if self._from_file else self._pretrained or "",
-            "weights": sha256(file),
-            "configuration": digest(self._configuration),
-            "preprocessing": self._preprocessing,
-            "scale": float(self.model.logit_scale.detach().exp()),
-        }
-        if known is not None:
-            record = {"file": str(file.absolute()), "stamps": weights.stamps(file, self._place), "identity": fields}
-            try:
-                known.parent.mkdir(parents=True, exist_ok=True)
-                write_text(known, json.dumps(record))
-            except OSError as error:
-                log.warning("%s could not be written (%s): the model will be loaded again next time", known, error)
-        return Identity(precision=self.precision, **fields)
-
-    @property
-    def scale(self) -> float:
-        """Logit scale."""
-        return self.identity.scale
+        identity = Identity(
+            model=f"local-dir:{Path(self._place).name}" if self.name.startswith("local-dir:") else self.name,
+            pretrained=f"file {file.name}" if self._from_file else self._pretrained or "",
+            weights=sha256(file),
+            configuration=digest(self._configuration),
+            preprocessing=self._preprocessing,
+            precision=self.precision,
+            scale=float(self.model.logit_scale.detach().exp()),
+        )
+        if self._store and key:
+            self._store.keep_identity(key, identity, file, configuration)
+        return identity
 
     @cached_property
     def weights_file(self) -> Path:
@@ -145,7 +98,7 @@ class Encoder:
         Raises:
             ValueError: If model or weights are unknown, do not fit, or can't be downloaded.
         """
-        spare_waiting()
+        go_offline_if_unreachable()
         import open_clip
 
         if self._pretrained is None:
@@ -238,7 +191,7 @@ class Encoder:
 
     @cached_property
     def transform(self) -> Callable[[Image.Image], Tensor]:
-        """RGB picture → ``(3, height, width)``. Can be sent to worker processes."""
+        """Preprocessing: RGB image → ``(3, height, width)``."""
         from open_clip.transform import PreprocessCfg, image_transform_v2
 
         settings = {name: tuple(v) if isinstance(v, list) else v for name, v in self._preprocessing.items()}
@@ -251,16 +204,21 @@ class Encoder:
 
         return open_clip.get_tokenizer(self._address)  # type: ignore[no-any-return]
 
+    @cached_property
+    def dim(self) -> int:
+        """Dimension d of the embeddings: that of a text, since image towers don't all name theirs alike."""
+        return self.encode_texts([""]).shape[1]
+
     @torch.inference_mode()
-    def images(self, batch: Tensor) -> Tensor:
-        """Embeddings ``(n, d)`` of preprocessed pictures ``(n, 3, height, width)``, in float32."""
+    def encode_images(self, batch: Tensor) -> Tensor:
+        """Embeddings ``(n, d)`` of preprocessed images ``(n, 3, height, width)``, in float32."""
         with self._autocast():
             z: Tensor = self.model.encode_image(batch.to(self.device, non_blocking=True))
         return z.float()
 
     @torch.inference_mode()
-    def texts(self, texts: list[str], batch: int = 256) -> Tensor:
-        """Embeddings ``(n, d)`` of texts, in float32."""
+    def encode_texts(self, texts: list[str], batch: int = 256) -> Tensor:
+        """Embeddings ``(n, d)`` of texts, in float32, ``batch`` at a time."""
         parts = []
         for start in range(0, len(texts), batch):
             with self._autocast():

@@ -1,9 +1,9 @@
-"""The weights in a TorchScript archive, as OpenAI published its models, taken out without running anything in it.
+"""Reads the weights of a TorchScript archive, as OpenAI published its models, without running its code.
 
 Such an archive is a program: ``torch.jit.load`` compiles its code and may run parts of it (``__setstate__``), which can
-read and write files. All that is needed here are the numbers. They lie in the archive as a pickle that describes the
-modules (``data.pkl``) and one uncompressed member for each storage (``data/0`` …). So the pickle is read by an
-unpickler that knows modules, tensors and lists, and refuses every other name.
+read and write files. Only the numbers are needed here. The archive holds them as a pickle that describes the modules
+(``data.pkl``) and one uncompressed member for each storage (``data/0`` …). The pickle is read by an unpickler that
+accepts modules, tensors and lists, and refuses every other name.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _DTYPES = {
 
 
 def is_torchscript(file: Path) -> bool:
-    """Whether a file is a TorchScript archive; what can't be read as an archive is none."""
+    """Whether a file is a TorchScript archive; False for a file that is no archive."""
     try:
         with zipfile.ZipFile(file) as archive:
             return any(name.split("/")[-1] == "constants.pkl" for name in archive.namelist())
-    except Exception:  # whatever is wrong with it will be said by who reads it as something else
+    except Exception:  # whoever reads it as another format reports what is wrong with it
         return False
 
 
@@ -59,7 +59,7 @@ def read_torchscript(file: Path) -> dict[str, Tensor]:
 
 
 class _Module:
-    """A module of the archive: what it holds, by name."""
+    """A module of the archive: its tensors and submodules by name."""
 
     parts: dict[str, Any]
 
@@ -68,27 +68,27 @@ class _Module:
 
 
 class _Reader(pickle.Unpickler):
-    """Unpickles modules and tensors, and nothing else."""
+    """An unpickler for modules and tensors only."""
 
     def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
         super().__init__(io.BytesIO(archive.read(f"{root}data.pkl")))
         self._archive, self._root = archive, root
 
     def find_class(self, module: str, name: str) -> Any:
-        """What a name stands for; never what it names."""
+        """Our own stand-in for a name; nothing is imported."""
         if module == "__torch__" or module.startswith("__torch__."):
             return _Module
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
-        known: dict[tuple[str, str], Any] = {
+        allowed: dict[tuple[str, str], Any] = {
             ("torch._utils", "_rebuild_tensor_v2"): _tensor,
             ("collections", "OrderedDict"): OrderedDict,
             ("torch.jit._pickle", "restore_type_tag"): _first,
             **{("torch.jit._pickle", f"build_{kind}list"): _first for kind in ("int", "double", "bool", "tensor")},
         }
-        if (module, name) not in known:
+        if (module, name) not in allowed:
             raise ValueError(f"it asks for {module}.{name}, which weights do not need")
-        return known[module, name]
+        return allowed[module, name]
 
     def persistent_load(self, pid: Any) -> Tensor:
         """A storage, as a vector."""

@@ -1,9 +1,8 @@
-"""Weights files: do they fit the model's activation, and what tells one from another."""
+"""Weights files of open_clip: whether they fit the model's activation, and what to do if they can't be loaded."""
 
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 from clip_tca.encoding.torchscript import is_torchscript
@@ -38,12 +37,12 @@ def other_gelu(model: str, pretrained: str) -> str:
     import open_clip
 
     other = model.removesuffix("-quickgelu")
-    there = other != model and open_clip.get_pretrained_cfg(other, pretrained)
-    return f"; {pretrained} belongs to --model {other}" if there else ""
+    belongs = other != model and open_clip.get_pretrained_cfg(other, pretrained)
+    return f"; {pretrained} belongs to --model {other}" if belongs else ""
 
 
 def check_file(model: str, file: Path) -> None:
-    """:func:`check_gelu` for a local file, as far as it can be told from which weights it holds."""
+    """:func:`check_gelu` for a local file, as far as the file shows whose weights it holds."""
     # TorchScript comes from OpenAI alone, and the hub's copies are in folders named *.openai: all with QuickGELU
     if is_torchscript(file) or any(part.endswith(".openai") for part in file.parts):
         check_gelu(model, file.name, quick=True)
@@ -51,16 +50,10 @@ def check_file(model: str, file: Path) -> None:
         log.warning("%s: if these are OpenAI's weights, the model must be %s-quickgelu", file, model)
 
 
-def stamps(file: Path, folder: str) -> list[list[int]]:
-    """What changes when the weights, or the configuration in ``folder`` (if any), are written again."""
-    files = [file, *([Path(folder) / CONFIGURATION] if folder else [])]
-    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in map(os.stat, files)]
-
-
-def offline(what: str, error: Exception) -> str:
+def offline(name: str, error: Exception) -> str:
     """What to do when weights can't be downloaded."""
     reason = " ".join(str(error).split())[:160]
     return (
-        f"the weights of {what} could not be downloaded ({reason}); give a local file with --pretrained FILE, "
+        f"the weights of {name} could not be downloaded ({reason}); give a local file with --pretrained FILE, "
         "point HF_HOME at a cache that has them, or try --dataset demo, which needs no download"
     )

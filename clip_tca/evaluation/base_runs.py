@@ -18,7 +18,7 @@ from clip_tca.core.tensors import unit
 from clip_tca.encoding.decoding import loader
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.memory import PeakMemory
-from clip_tca.methods.base import Method, Task
+from clip_tca.methods.base import Method, Task, TextPrompts
 from clip_tca.methods.registry import base_method
 from clip_tca.results.names import PLAIN
 
@@ -48,8 +48,8 @@ class Plain(Method):
     name, summary, updates, backpropagation, sees = PLAIN, "nothing adapts", "nothing", False, "images"
 
     def __init__(self, task: Task, encode: Callable[[Tensor], Tensor]) -> None:
-        """Take the prompts, and the encoder as the evaluation runs it."""
-        self.encode, self.classifier = encode, ZeroShotClassifier(task.text, task.scale)
+        """Take the classifier, and the encoder as the evaluation runs it."""
+        self.encode, self.classifier = encode, task.classifier
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Embed and predict."""
@@ -124,10 +124,11 @@ class Bases:
             model, tokenizer = encoder.model, encoder.tokenizer
         text = torch.nn.functional.normalize(embedded.data.text.to(self.device), dim=-1)
         text = text if text.ndim == 3 else text[None]
-        classes, templates = (embedded.prompts.classes, embedded.prompts.templates) if embedded.prompts else ((), ())
-        task = Task(model, tokenizer, classes, templates, text, embedded.data.scale)
+        prompts, scale = embedded.prompts, embedded.data.scale
+        texts = TextPrompts(prompts.classes, prompts.templates, text, scale, tokenizer) if prompts else None
+        task = Task(ZeroShotClassifier(text, scale), model, texts)
         if kind is Plain and encoder is not None:
-            return Plain(task, encoder.images)
+            return Plain(task, encoder.encode_images)
         return kind(task, **options)  # type: ignore[call-arg]  # every base method takes a task
 
     def _batches(self, method: Method, domain: str, order: Tensor) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
 from clip_tca.datasets.image_set import Domain
 from clip_tca.datasets.pictures import decode
 from clip_tca.evaluation.inputs import Embedded
@@ -32,7 +32,7 @@ SIDE = 96
 
 def changed(
     predictions: dict[tuple[str, str, int], Tensor],
-    classifier: ZeroShotClassifier,
+    classifier: LinearClassifier,
     embedded: Embedded,
     how: tuple[str, int],
     limit: int,
@@ -98,7 +98,7 @@ def _image(pictures: Domain | None, position: int, domain: str) -> dict[str, Any
         return {"position": position}
     name = pictures.names[position]
     try:
-        small = thumbnail(decode(pictures.source(position)))
+        small = thumbnail(decode(pictures.picture(position)))
     except (OSError, ValueError) as error:  # its embedding came from the store: the run does not need it any more
         log.warning("no thumbnail of %s/%s: %s", domain, name, error)
         small = None

@@ -13,12 +13,13 @@ import torch
 from clip_tca.core.checks import check_whole
 from clip_tca.datasets.embedding_set import EmbeddingSet, load
 from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.prompts import Prompts, class_names, load_prompts
 from clip_tca.datasets.registry import domain_named
-from clip_tca.datasets.source import Source
 from clip_tca.datasets.synthetic import synthetic
+from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.embedder import BATCH, Embedder
-from clip_tca.encoding.open_clip import MODEL, PRETRAINED, Encoder
+from clip_tca.encoding.open_clip import MODEL, PRETRAINED, OpenClipEncoder
 from clip_tca.encoding.store import Store, checksum
 
 
@@ -134,11 +135,10 @@ class Inputs:
         load_prompts(self.prompts, ())  # what is wrong and cheap to see comes before what is dear
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
-        memory = store.models if store else None
-        encoder = Encoder(model, self.pretrained, self.device, self.precision, memory, self.trust_pickle)
+        encoder = OpenClipEncoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
         data_dir = None if self.data_dir is None else str(self.data_dir)
         columns = (self.image_column, self.label_column, self.domain_column)
-        source = Source(self.dataset, data_dir, self.hub_id, self.revision, *columns, tuple(self.domains))
+        source = ImageSource(self.dataset, data_dir, self.hub_id, self.revision, *columns, tuple(self.domains))
         source.check()
         if data_dir is None:
             _ = encoder.identity  # a data set from the hub is the larger download

@@ -9,7 +9,7 @@ from typing import Any
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.registry import ADAPTERS, ON_TOP
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
 from clip_tca.methods.registry import ALLOWED, BASES, EVERY, METHODS, PLUS, base_method, registered
 
 
@@ -39,7 +39,7 @@ class Choice:
             return self.name
         return ON_TOP if self.name.endswith(PLUS) else None
 
-    def adapter(self, classifier: ZeroShotClassifier | None) -> Adapter | None:
+    def adapter(self, classifier: LinearClassifier | None) -> Adapter | None:
         """A new adapter for ``classifier``; None where nothing adapts embeddings (zero-shot, a base method alone)."""
         if self._adapter_name is None:
             return None
@@ -51,7 +51,7 @@ class Choice:
         adapter = self.adapter(None)
         return adapter is not None and adapter.uses_labels
 
-    def describe(self, classifier: ZeroShotClassifier) -> dict[str, Any]:
+    def describe(self, classifier: LinearClassifier) -> dict[str, Any]:
         """Name, all parameters, and whether true labels are used."""
         adapter = self.adapter(classifier)
         parameters = {name: getattr(adapter, name) for name in adapter.options} if adapter else {}

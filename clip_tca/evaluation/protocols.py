@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.diagnosis import diagnose
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import unit
 from clip_tca.evaluation.method_choice import Choice
 
@@ -68,7 +68,7 @@ def for_setting(method: Choice, setting: str, batch: int) -> Choice:
 
 def predict(
     method: Choice,
-    classifier: ZeroShotClassifier,
+    classifier: LinearClassifier,
     z: Tensor,
     labels: Tensor,
     setting: str,

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.registry import domain_named
 from clip_tca.evaluation.base_runs import Bases
@@ -31,7 +31,7 @@ def check_forgetting(methods: list[Choice], domains: list[str], reference: str) 
 
 
 def measure_forgetting(
-    methods: list[Choice], classifier: ZeroShotClassifier, bases: Bases, reference: str
+    methods: list[Choice], classifier: LinearClassifier, bases: Bases, reference: str
 ) -> list[dict[str, Any]]:
     """One row for each method and domain adapted to: accuracy on ``reference`` with the adapted state and without."""
     domains = bases.embedded.data.domains
@@ -67,7 +67,7 @@ def measure_forgetting(
 
 def _predicted(
     method: Choice,
-    classifier: ZeroShotClassifier,
+    classifier: LinearClassifier,
     bases: Bases,
     adapted_to: tuple[str, Tensor, Tensor],
     reference: tuple[str, Tensor, Tensor],

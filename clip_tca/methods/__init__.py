@@ -1,1 +1,1 @@
-"""Base methods of test-time adaptation, one file each. None of them knows TCA."""
+"""Base methods of test-time adaptation, one file each. None of them uses TCA."""

@@ -5,12 +5,12 @@ With N(z) the k embeddings of the memory most similar to z, and their labels y_j
     p_c = Σ_{j ∈ N(z)} w_j [y_j = c]        w = softmax over N(z) of z·k_j / temperature        logits = log(p + 1e-5)
 
 Zhang et al., "AdaNPC: Exploring Non-Parametric Classifier for Test-Time Adaptation", ICML 2023
-(github.com/yfzhang114/AdaNPC). There the memory holds the labelled source data, and confident test images join it under
-the class they were voted into. **Here there is no source, so the memory is built from test data:** it starts with the
-text embeddings, the only ones with known labels, and test images join it before their batch is predicted, under the
-class of the text classifier, where its probability reaches the threshold.
+(github.com/yfzhang114/AdaNPC). In the original the memory holds the labelled source data, and confident test images
+join it under the class they were voted into. **Here there is no source, so the memory is built from test data:** it
+starts with the unit class weights (CLIP: text embeddings), the only vectors with known labels. Test images join it
+before their batch is predicted, under the class that g predicts, if its probability reaches the threshold.
 
-``labels="votes"`` keeps the original's rule: predict a batch, then let those join whose softmax *of the votes* reaches
+``labels="votes"`` keeps the original's rule: predict a batch, then add the images whose softmax *of the votes* reaches
 the threshold. From a memory of texts alone this is fragile: images are more similar to each other than to texts, so
 the first images' classes spread; and a softmax of probabilities never exceeds e / (e + classes − 1), which is 0.31 for
 7 classes and 0.04 for 65.
@@ -23,21 +23,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
 from clip_tca.core.tensors import check_rows, unit
-from clip_tca.methods.base import Method, Task
+from clip_tca.methods.base import Method, Task, prototypes
 
 BLOCK = 1024
 """Images compared at a time with the memory."""
 
 
 class AdaNPC(Method):
-    """Nearest neighbours among texts and confident test embeddings, carried from batch to batch.
+    """Nearest neighbours among class weights and confident test embeddings, carried from batch to batch.
 
     Attributes:
         k, temperature, threshold, labels: As given.
-        memory_: ``(m, d)`` unit embeddings, the texts first.
+        memory_: ``(m, d)`` unit vectors, the class weights first.
         memory_labels_: ``(m,)`` their classes.
     """
 
@@ -56,10 +55,10 @@ class AdaNPC(Method):
         threshold: float = 0.1,
         labels: Literal["zero-shot", "votes"] = "zero-shot",
     ) -> None:
-        """Start with the texts in memory.
+        """Start with the class weights in memory.
 
         Args:
-            task: Prompts; the mean of the templates is the classifier.
+            task: The classifier.
             k: Neighbours that vote. This and the next two are the values with which the original's code starts, before
                 a grid search by test accuracy.
             temperature: Of the votes.
@@ -67,19 +66,19 @@ class AdaNPC(Method):
             labels: The class under which it joins: ``zero-shot``, or ``votes`` as in the original.
 
         Raises:
-            ValueError: If an option has a value that can't be used.
+            ValueError: If an option has a value that is not allowed.
         """
         check_whole("k", k)
         check_positive("temperature", temperature)
         check_number("threshold", threshold)
         one_of("labels", labels, ("zero-shot", "votes"))
         self.k, self.temperature, self.threshold, self.labels = k, temperature, threshold, labels
-        self.classifier = ZeroShotClassifier(task.text, task.scale)
+        self.classifier = task.classifier
         self.reset()
 
     def reset(self) -> None:
-        """The memory holds the texts only."""
-        self.memory_ = self.classifier.text
+        """Leave only the class weights in the memory."""
+        self.memory_ = prototypes(self.classifier)
         self.memory_labels_ = torch.arange(self.classifier.n_classes, device=self.memory_.device)
 
     @torch.inference_mode(False)
@@ -97,7 +96,7 @@ class AdaNPC(Method):
     @torch.inference_mode(False)
     @torch.no_grad()
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict by the memory as it is."""
+        """Predict with the current memory."""
         z = self._rows(batch)
         return z, self._votes(z).log()
 
@@ -111,9 +110,9 @@ class AdaNPC(Method):
 
     def _join(self, z: Tensor, p: Tensor) -> None:
         confidence, labels = p.max(dim=1)
-        sure = confidence >= self.threshold
-        self.memory_ = torch.cat([self.memory_, z[sure]])
-        self.memory_labels_ = torch.cat([self.memory_labels_, labels[sure]])
+        confident = confidence >= self.threshold
+        self.memory_ = torch.cat([self.memory_, z[confident]])
+        self.memory_labels_ = torch.cat([self.memory_labels_, labels[confident]])
 
     def _votes(self, z: Tensor) -> Tensor:
         return torch.cat([self._block(part) for part in z.split(BLOCK)])

@@ -1,7 +1,7 @@
 """The contract of a base method: a batch in, embeddings and logits out.
 
-Methods on the image tower see pictures, methods on embeddings see what the tower gave. TCA comes after either
-(``NAME+tca``): it takes their (embedding, logits) pairs as it would take those of the plain model.
+Methods on the image tower see images, methods on embeddings see the embeddings of the unadapted model. TCA can follow
+either (``NAME+tca``): it takes their embeddings and logits as it takes those of the unadapted model.
 """
 
 from __future__ import annotations
@@ -11,29 +11,74 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from PIL import Image
 from torch import Tensor
+
+from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.core.tensors import unit
+
+
+@dataclass(frozen=True)
+class TextPrompts:
+    """The class prompts, as text and as embeddings.
+
+    Attributes:
+        classes: Class names as they stand in the prompts.
+        templates: With ``{}`` for the class; the first is the plain one.
+        embeddings: Unit text embeddings of every template ``(templates, classes, d)``.
+        scale: Logit scale.
+        tokenizer: Texts → tokens ``(n, length)``.
+    """
+
+    classes: tuple[str, ...]
+    templates: tuple[str, ...]
+    embeddings: Tensor
+    scale: float
+    tokenizer: Callable[[list[str]], Tensor]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a method may know: the model and the prompts. No labels, no source data.
+    """What a method may use: the classifier, the model and the prompts. No labels, no source data.
 
     Attributes:
-        model: open_clip model, on its device. A method that updates it must put it back by :meth:`Method.reset`.
-        tokenizer: Texts → tokens ``(n, length)``.
-        classes: Class names as they stand in the prompts.
-        templates: With ``{}`` for the class; the first is the plain one.
-        text: Unit text embeddings of every template ``(templates, classes, d)``.
-        scale: Logit scale.
+        classifier: g, any linear classifier.
+        model: The encoder's model, on its device; None for methods on embeddings. A method that updates it must restore
+            it in :meth:`Method.reset`.
+        prompts: None for methods on embeddings, and if g was not built from text.
     """
 
-    model: Any
-    tokenizer: Callable[[list[str]], Tensor]
-    classes: tuple[str, ...]
-    templates: tuple[str, ...]
-    text: Tensor
-    scale: float
+    classifier: LinearClassifier
+    model: Any = None
+    prompts: TextPrompts | None = None
+
+
+def required_prompts(task: Task, method: str) -> TextPrompts:
+    """The prompts, for a method that works on text.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if task.prompts is None:
+        raise ValueError(
+            f"method: {method!r} works on text prompts, and this classifier has none; give class names and a model "
+            "with a text tower, or use a method for any linear classifier, such as tent or t3a"
+        )
+    return task.prompts
+
+
+def scaled_rows(classifier: LinearClassifier) -> tuple[Tensor, float]:
+    """The weight as scale · rows ``(classes, d)``: for prompts logit scale and texts, else rows of mean length 1."""
+    if isinstance(classifier, ZeroShotClassifier):
+        return classifier.text, classifier.scale
+    scale = float(torch.linalg.vector_norm(classifier.weight, dim=1).mean()) or 1.0
+    return classifier.weight / scale, scale
+
+
+def prototypes(classifier: LinearClassifier) -> Tensor:
+    """A unit vector for each class ``(classes, d)``: its text embedding, else the direction of its weight."""
+    return classifier.text if isinstance(classifier, ZeroShotClassifier) else unit(classifier.weight)
 
 
 class Method(ABC):
@@ -56,7 +101,7 @@ class Method(ABC):
         """Adapt to a batch and predict it.
 
         Args:
-            batch: Pictures as :meth:`prepare` made them ``(n, …)``, or embeddings ``(n, d)`` of unit length.
+            batch: Images as :meth:`prepare` made them ``(n, …)``, or embeddings ``(n, d)`` of unit length.
 
         Returns:
             Embeddings ``(n, d)``, unit length, and logits ``(n, classes)``, both without gradient.
@@ -64,15 +109,15 @@ class Method(ABC):
 
     @abstractmethod
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict a batch as the state is, without adapting to it; otherwise as calling does."""
+        """Predict a batch with the current state, without adapting to it; otherwise as ``__call__``."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget everything: model and memory are as they were before the first batch."""
+        """Restore the model and empty the memory, as before the first batch."""
 
     def prepare(self, picture: Image.Image, transform: Callable[[Image.Image], Tensor]) -> Tensor:
-        """One picture as the method wants it; by default the model's own preprocessing ``(3, height, width)``.
+        """Preprocess one image for the method; by default as for the model ``(3, height, width)``.
 
-        Runs in worker processes, so it must not touch the model or the device.
+        Runs in worker processes, so it must not use the model or the device.
         """
         return transform(picture)

@@ -1,12 +1,12 @@
-"""CLIPArTT: a prompt for each image from its likeliest classes, and agreement within the batch.
+"""CLIPArTT: a prompt for each image from its most likely classes, and agreement within the batch.
 
-The names of image i's K likeliest classes make one new prompt ("a photo of a dog or horse or giraffe") with the text
-embedding tᵢ. What images and texts of the batch have in common is the target Q, and each image should find its texts:
+The names of image i's K most likely classes make one new prompt ("a photo of a dog or horse or giraffe") with the text
+embedding tᵢ. The target Q is the similarity of images and texts within the batch:
 
     Q = softmax_rows((ZZᵀ + TTᵀ) / 2 / 0.01)        L = −1/n Σᵢ Σⱼ Q_ji log softmax_j(scale · zᵢ · tⱼ)
 
-The gradient flows through Q as well; prompts are made anew at each step. A batch of one image has L = 0 and changes
-nothing. Hakim, Osowiechi et al., "CLIPArTT: Adaptation of CLIP to New Domains at Test Time", WACV 2025
+The gradient flows through Q as well; each step makes new prompts. A batch of one image has L = 0 and changes nothing.
+Hakim, Osowiechi et al., "CLIPArTT: Adaptation of CLIP to New Domains at Test Time", WACV 2025
 (github.com/dosowiechi/CLIPArTT).
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
-from clip_tca.methods.base import Task
+from clip_tca.methods.base import Task, required_prompts
 from clip_tca.methods.tower import TowerMethod
 
 TEMPERATURE = 0.01
@@ -28,10 +28,10 @@ PROMPTS = 8192
 
 
 class CLIPArTT(TowerMethod):
-    """Pseudo-prompts of the K likeliest classes, on the normalisation weights, reset for every batch."""
+    """Pseudo-prompts of the K most likely classes, on the normalisation weights, reset for every batch."""
 
     name: ClassVar[str] = "clipartt"
-    summary: ClassVar[str] = "agrees images with prompts that join their likeliest classes"
+    summary: ClassVar[str] = "matches images with prompts that join their most likely classes"
 
     def __init__(
         self,
@@ -46,16 +46,17 @@ class CLIPArTT(TowerMethod):
         """Prepare to adapt; the defaults are those of the published code.
 
         Args:
-            task: Model and prompts; the first template makes the new prompts and predicts.
+            task: Model and prompts (required); the first template makes the new prompts and predicts.
             lr: Learning rate of Adam.
             steps: Gradient steps for each batch.
             k: Classes joined into a prompt, in the order of their similarity.
-            continual: Go on from the last batch, weights and optimiser.
+            continual: Continue from the last batch, weights and optimiser.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
-        check_whole("k", k, 1, len(task.classes))
+        self.prompts = required_prompts(task, self.name)
+        check_whole("k", k, 1, len(self.prompts.classes))
         self.k = k
-        self._prompts: dict[tuple[int, ...], Tensor] = {}
+        self._embeddings: dict[tuple[int, ...], Tensor] = {}
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
 
     def adapt(self, batch: Tensor) -> None:
@@ -64,22 +65,22 @@ class CLIPArTT(TowerMethod):
             self.descend(batch, self._loss, coupled=True)
 
     def _loss(self, z: Tensor) -> Tensor:
-        likeliest = self.logits(z.detach()).topk(self.k, dim=1).indices
-        return agreement(z, self.prompt_embeddings(likeliest.tolist()), self.task.scale)
+        top_classes = self.logits(z.detach()).topk(self.k, dim=1).indices
+        return agreement(z, self.prompt_embeddings(top_classes.tolist()), self.scale)
 
     @torch.no_grad()
     def prompt_embeddings(self, choices: list[list[int]]) -> Tensor:
         """Unit embeddings of the prompts that join the chosen classes, ``(n, d)``."""
-        new = [choice for choice in dict.fromkeys(map(tuple, choices)) if choice not in self._prompts]
-        if len(self._prompts) + len(new) > PROMPTS:
-            self._prompts.clear()
+        new = [choice for choice in dict.fromkeys(map(tuple, choices)) if choice not in self._embeddings]
+        if len(self._embeddings) + len(new) > PROMPTS:
+            self._embeddings.clear()
             new = list(dict.fromkeys(map(tuple, choices)))
         if new:
-            joined = [" or ".join(self.task.classes[index] for index in choice) for choice in new]
-            tokens = self.task.tokenizer([self.task.templates[0].replace("{}", names) for names in joined])
-            text = self.task.model.encode_text(tokens.to(self.text.device)).to(self.text.dtype)
-            self._prompts.update(zip(new, functional.normalize(text, dim=1), strict=True))
-        return torch.stack([self._prompts[tuple(choice)] for choice in choices])
+            joined = [" or ".join(self.prompts.classes[index] for index in choice) for choice in new]
+            tokens = self.prompts.tokenizer([self.prompts.templates[0].replace("{}", names) for names in joined])
+            text = self.task.model.encode_text(tokens.to(self.rows.device)).to(self.rows.dtype)
+            self._embeddings.update(zip(new, functional.normalize(text, dim=1), strict=True))
+        return torch.stack([self._embeddings[tuple(choice)] for choice in choices])
 
 
 def agreement(z: Tensor, text: Tensor, scale: float) -> Tensor:

@@ -54,24 +54,24 @@ class EATA(TowerMethod):
         """Take over the model's normalisation weights.
 
         Args:
-            task: Model and prompts.
+            task: Classifier and model.
             lr: Learning rate for a batch of 64 images; it grows in proportion.
             steps: Gradient steps for each batch.
             margin: E₀ as a share of ln C, the largest entropy there is.
             redundancy: ε, largest similarity to the moving average; by default by the number of classes.
-            continual: Go on from the last batch instead of starting anew.
+            continual: Continue from the last batch instead of starting from the original weights.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
         check_number("margin", margin, 0, 1)
         check_number("redundancy", redundancy, also=None)
-        classes = task.text.shape[1]
+        classes = task.classifier.n_classes
         self.margin = margin
         self.redundancy = redundancy if redundancy is not None else 0.4 * (classes / 10) ** math.log(0.125, 100)
         self._limit = margin * math.log(classes)
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
 
     def reset(self) -> None:
-        """The original weights, a new optimiser, and no moving average."""
+        """Restore the original weights, with a new optimiser and no moving average."""
         super().reset()
         self.average: Tensor | None = None
 
@@ -80,7 +80,7 @@ class EATA(TowerMethod):
         return torch.optim.SGD(self.parameters, lr=self.lr, momentum=0.9)
 
     def adapt(self, batch: Tensor) -> None:
-        """One weighted entropy step over the chosen images; none if there are none."""
+        """One weighted entropy step over the chosen images; no step if there are none."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * len(batch) / 64
         for _ in range(self.steps):

@@ -1,9 +1,9 @@
 """PLC: pseudo-labels, classifier only.
 
 A step minimises the cross-entropy of the model's own predictions, −log p(ŷ) with ŷ = arg max p, over the images with
-``p(ŷ) > 0.9``; only the last layer follows. For CLIP that layer is the text matrix: logits = scale · z · textᵀ. Lee,
-"Pseudo-Label", ICML workshop 2013, as the baseline ``PLClf`` of Iwasawa and Matsuo, "Test-Time Classifier Adjustment
-Module for Model-Agnostic Domain Generalization" (T3A), NeurIPS 2021 (github.com/matsuolab/T3A).
+``p(ŷ) > 0.9``; only the class weights change, in logits = scale · z · rowsᵀ + bias (CLIP: text embeddings, no bias).
+Lee, "Pseudo-Label", ICML workshop 2013, as the baseline ``PLClf`` of Iwasawa and Matsuo, "Test-Time Classifier
+Adjustment Module for Model-Agnostic Domain Generalization" (T3A), NeurIPS 2021 (github.com/matsuolab/T3A).
 """
 
 from __future__ import annotations
@@ -14,81 +14,81 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.checks import check_flag, check_number, check_positive, check_whole
 from clip_tca.core.tensors import check_rows, unit
-from clip_tca.methods.base import Method, Task
+from clip_tca.methods.base import Method, Task, scaled_rows
 
 
 class PLC(Method):
-    """Cross-entropy with confident pseudo-labels; the text matrix follows, the image tower stays.
+    """Cross-entropy with confident pseudo-labels; the class weights change, the image tower does not.
 
-    Settings: Adam, learning rate 5e-5, one step for each batch, threshold 0.9. The rows of the matrix start as unit
-    text embeddings and are not scaled back, as the original's last layer is not. As there, a batch without a
-    confident image still takes the step that Adam's momentum has left.
+    Settings: Adam, learning rate 5e-5, one step for each batch, threshold 0.9. The rows start as unit text embeddings
+    (of another classifier: as its weight over the mean length of its rows) and are not normalised again, as in the
+    original. As there, a batch without a confident image still takes a step by Adam's momentum.
     """
 
     name: ClassVar[str] = "plc"
     summary: ClassVar[str] = "cross-entropy with confident pseudo-labels, on the classifier alone"
-    updates: ClassVar[str] = "text matrix"
+    updates: ClassVar[str] = "class weights"
     backpropagation: ClassVar[bool] = True
     sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
     changed: ClassVar[str] = (
-        "The classifier is the text matrix times the fixed logit scale, without a bias, and a batch is predicted after "
-        "its step instead of before."
+        "The class weights are multiplied by a fixed scale, the bias stays fixed, and a batch is predicted after its "
+        "step instead of before."
     )
 
     def __init__(
         self, task: Task, *, lr: float = 5e-5, steps: int = 1, threshold: float = 0.9, continual: bool = True
     ) -> None:
-        """Copy the text matrix.
+        """Copy the class weights.
 
         Args:
-            task: Prompts; the mean of the templates is the classifier.
+            task: The classifier.
             lr: Learning rate.
             steps: Gradient steps for each batch.
             threshold: Probability above which a prediction is a label.
-            continual: Go on from the last batch instead of starting anew.
+            continual: Continue from the last batch instead of starting from the original weights.
         """
         check_positive("lr", lr)
         check_whole("steps", steps)
         check_number("threshold", threshold, 0, 1)
         check_flag("continual", continual)
         self.lr, self.steps, self.threshold, self.continual = lr, steps, threshold, continual
-        self.classifier = ZeroShotClassifier(task.text, task.scale)
+        self.classifier = task.classifier
         self.reset()
 
     def reset(self) -> None:
-        """The text matrix as it was, and a new optimiser."""
+        """Restore the class weights, with a new optimiser."""
+        rows, self.scale = scaled_rows(self.classifier)
         with torch.inference_mode(False), torch.no_grad():
-            self.text = self.classifier.text.clone()
-        self.optimizer = torch.optim.Adam([self.text], lr=self.lr)
+            self.rows, self.bias = rows.clone(), self.classifier.bias.clone().to(rows)
+        self.optimizer = torch.optim.Adam([self.rows], lr=self.lr)
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Adapt the text matrix to the batch, then predict it."""
+        """Adapt the class weights to the batch, then predict it."""
         check_rows(batch, self.classifier.dim)
         if not self.continual:
             self.reset()
         with torch.inference_mode(False), torch.enable_grad():
-            z = unit(batch.detach().clone()).to(self.text)
-            self.text.requires_grad_(True)
+            z = unit(batch.detach().clone()).to(self.rows)
+            self.rows.requires_grad_(True)
             try:
                 for _ in range(self.steps):
                     self._step(z)
             finally:
-                self.text.requires_grad_(False)
+                self.rows.requires_grad_(False)
         return self.predict(batch)
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict the batch with the text matrix as it is; the embeddings stay as they are."""
+        """Predict the batch with the current class weights; the embeddings stay as they are."""
         check_rows(batch, self.classifier.dim)
         with torch.no_grad():
-            z = unit(batch.detach()).to(self.text)
+            z = unit(batch.detach()).to(self.rows)
             return z.to(batch), self.logits(z).to(batch)
 
     def logits(self, z: Tensor) -> Tensor:
-        """scale · z · textᵀ with the adapted text, ``(n, classes)``."""
-        return self.classifier.scale * z @ self.text.T
+        """scale · z · rowsᵀ + bias with the adapted rows, ``(n, classes)``."""
+        return self.scale * z @ self.rows.T + self.bias
 
     def _step(self, z: Tensor) -> None:
         logits = self.logits(z)

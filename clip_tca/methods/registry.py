@@ -1,6 +1,6 @@
 """Every name that ``--method`` takes: the adapters, the base methods, and TCA on top of those.
 
-Methods are imported when they are asked for, so that the names alone cost nothing.
+Methods are imported when they are first used, so that the list of names costs no import of torch.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ BASES = tuple(_HOMES)
 """Base methods that come with the package."""
 
 ZERO_SHOT = "zero-shot"
-"""The classifier as it is: nothing adapts."""
+"""The classifier without adaptation."""
 
 PLUS = "+tca"
-"""What stands behind a base method's name for LinearTCA on top of it."""
+"""Suffix of a base method's name for LinearTCA on top of it."""
 
 ON_EMBEDDINGS = (ZERO_SHOT, *ADAPTERS)
 """Methods that need embeddings alone."""
 
 METHODS = (*ON_EMBEDDINGS, *[name + plus for name in BASES for plus in ("", PLUS)])
 EVERY = "all"
-"""What stands for every method that uses no labels."""
+"""Name for all methods that use no labels."""
 
 ALLOWED = (
     f"{', '.join([*ON_EMBEDDINGS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it; "
@@ -57,12 +57,12 @@ _REGISTERED: dict[str, type[Method]] = {}
 
 
 def register(method: type[M]) -> type[M]:
-    """Make a method of one's own known by its ``name`` to :func:`clip_tca.evaluate`; can stand above a class as ``@``.
+    """Register your own method under its ``name`` for :func:`clip_tca.evaluate`; also a class decorator.
 
-    Registering another class of the same name replaces the first.
+    Another class of the same name replaces the first.
 
     Raises:
-        ValueError: If the class lacks an attribute of :class:`clip_tca.methods.base.Method`, or its name is taken.
+        ValueError: If the class lacks an attribute of :class:`clip_tca.Method`, or its name is taken.
     """
     for attribute in ("name", "summary", "updates", "backpropagation", "sees"):
         if not hasattr(method, attribute):
@@ -85,5 +85,5 @@ def base_method(name: str) -> type[Method]:
     if name in _REGISTERED:
         return _REGISTERED[name]
     module, _, kind = _HOMES[name].partition(".")
-    found: type[Method] = getattr(import_module(f"clip_tca.methods.{module}"), kind)
-    return found
+    method: type[Method] = getattr(import_module(f"clip_tca.methods.{module}"), kind)
+    return method

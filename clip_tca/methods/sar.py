@@ -2,7 +2,7 @@
 
 A step first climbs to the sharpest point near the weights θ, ``θ + ρ · g / ‖g‖`` with g the gradient of the mean
 entropy of the reliable images (``H(p) < 0.4 · ln C``), and then descends from θ along the gradient found there. When
-the moving average of that loss falls below 0.2, the model is about to collapse and the weights are put back. Niu et
+the moving average of that loss falls below 0.2, the model is about to collapse and the weights are restored. Niu et
 al., "Towards Stable Test-Time Adaptation in Dynamic Wild World", ICLR 2023 (github.com/mr-eggplant/SAR).
 """
 
@@ -25,28 +25,28 @@ BLOCK = re.compile(r"(?:^|\.)(?:resblocks|blocks|stages|layers?)\.?(\d+)(?:\.|$)
 
 
 def lower_parameters(tower: nn.Module, parameters: list[nn.Parameter]) -> list[nn.Parameter]:
-    """Those of the parameters that stand below the last quarter of the tower's blocks.
+    """The parameters below the last quarter of the tower's blocks.
 
-    In a ViT-B these are blocks 0 to 8 of 12 and what comes before them, in a ResNet stages 1 to 3 of 4. All of them
-    if there is nothing below.
+    In a ViT-B these are blocks 0 to 8 of 12 and what comes before them, in a ResNet stages 1 to 3 of 4. All parameters
+    if there are none below.
     """
-    place = {id(parameter): name for name, parameter in tower.named_parameters()}
-    found = [BLOCK.search(place[id(parameter)]) for parameter in parameters]
-    blocks = sorted({int(match[1]) for match in found if match})
+    names = {id(parameter): name for name, parameter in tower.named_parameters()}
+    matches = [BLOCK.search(names[id(parameter)]) for parameter in parameters]
+    blocks = sorted({int(match[1]) for match in matches if match})
     if not blocks:
         return parameters
     top = blocks[len(blocks) - max(1, len(blocks) // 4)]
-    first = next(number for number, match in enumerate(found) if match)
+    first = next(number for number, match in enumerate(matches) if match)
     lower = [
         parameter
-        for number, (parameter, match) in enumerate(zip(parameters, found, strict=True))
+        for number, (parameter, match) in enumerate(zip(parameters, matches, strict=True))
         if (int(match[1]) < top if match else number < first)
     ]
     return lower or parameters
 
 
 class SAR(TowerMethod):
-    """Entropy minimisation that looks for flat minima, on reliable images, with recovery from collapse.
+    """Sharpness-aware entropy minimisation on reliable images, with recovery from collapse.
 
     Settings: those for ViT with LayerNorm: SGD with momentum 0.9, learning rate 0.001 for 64 images and proportional to
     the batch (doubled for a single image), ρ = 0.05, recovery below 0.2; the last quarter of the blocks and the norm
@@ -76,24 +76,24 @@ class SAR(TowerMethod):
         """Take over the model's normalisation weights.
 
         Args:
-            task: Model and prompts.
+            task: Classifier and model.
             lr: Learning rate for a batch of 64 images; it grows in proportion.
             steps: Gradient steps for each batch.
             margin: Largest entropy of a reliable image, as a share of ln C.
             rho: ρ, how far the first half of a step climbs.
-            recovery: Put the weights back when the moving average of the loss falls below this.
-            continual: Go on from the last batch instead of starting anew.
+            recovery: Restore the weights when the moving average of the loss falls below this.
+            continual: Continue from the last batch instead of starting from the original weights.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
         check_number("margin", margin, 0, 1)
         check_number("rho", rho, 0)
         check_number("recovery", recovery, 0)
         self.margin, self.rho, self.recovery = margin, rho, recovery
-        self._limit = margin * math.log(task.text.shape[1])
+        self._limit = margin * math.log(task.classifier.n_classes)
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
 
     def reset(self) -> None:
-        """The original weights, a new optimiser, and no moving average."""
+        """Restore the original weights, with a new optimiser and no moving average."""
         self.adapted = lower_parameters(self.task.model.visual, self.parameters)
         super().reset()
         self.average: float | None = None
@@ -103,12 +103,12 @@ class SAR(TowerMethod):
         return torch.optim.SGD(self.adapted, lr=self.lr, momentum=0.9)
 
     def adapt(self, batch: Tensor) -> None:
-        """Climb, take the gradient there, go back, descend; put everything back if the loss has collapsed."""
+        """Climb, take the gradient there, go back, descend; restore the weights if the loss has collapsed."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * (len(batch) if len(batch) > 1 else 2) / 64
         for _ in range(self.steps):
-            everything = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
-            gradients, _, reliable = self.slope(batch, everything)
+            every_image = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
+            gradients, _, reliable = self.slope(batch, every_image)
             before = self.climb(gradients)
             gradients, loss, reliable = self.slope(batch, reliable)
             with torch.no_grad():
@@ -123,29 +123,29 @@ class SAR(TowerMethod):
                 self._recover()
 
     def slope(self, batch: Tensor, among: Tensor) -> tuple[tuple[Tensor, ...], float, Tensor]:
-        """Gradients of the mean entropy of the reliable images among some, that mean, and which they are ``(n,)``.
+        """Gradients of the mean entropy of the reliable images ``among`` some, that mean, and their mask ``(n,)``.
 
-        Without reliable images the gradients are 0, and the step that follows is what momentum has left.
+        Without reliable images the gradients are 0, and the step that follows is by momentum only.
         """
         parts = batch.split(self.micro_batch or len(batch))
-        alone = len(parts) == 1
-        with torch.set_grad_enabled(alone):
+        single = len(parts) == 1
+        with torch.set_grad_enabled(single):
             z = torch.cat([self.embed(part) for part in parts])
-        uncertainty = entropy(self.logits(z if alone else z.requires_grad_()))
+        uncertainty = entropy(self.logits(z if single else z.requires_grad_()))
         reliable = among & (uncertainty.detach() < self._limit)
         loss = uncertainty[reliable].sum() / reliable.sum().clamp(min=1)
-        if alone:
+        if single:
             return self._gradients(loss), loss.item(), reliable
         (slope,) = torch.autograd.grad(loss, z)
-        found = [
+        gradients = [
             self._gradients(self.embed(part), part_slope)
             for part, part_slope in zip(parts, slope.split(len(parts[0])), strict=True)
         ]
-        return tuple(torch.stack(some).sum(dim=0) for some in zip(*found, strict=True)), loss.item(), reliable
+        return tuple(torch.stack(terms).sum(dim=0) for terms in zip(*gradients, strict=True)), loss.item(), reliable
 
     @torch.no_grad()
     def climb(self, gradients: tuple[Tensor, ...]) -> list[Tensor]:
-        """Move the weights by ρ along the gradient; returns them as they were."""
+        """Move the weights by ρ along the gradient; returns the weights before."""
         before = [parameter.clone() for parameter in self.adapted]
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         for parameter, gradient in zip(self.adapted, gradients, strict=True):

@@ -1,10 +1,10 @@
-"""TDA: two small caches of test embeddings that correct the text classifier.
+"""TDA: two small caches of test embeddings that correct the classifier.
 
 The positive cache keeps for each predicted class its most certain embeddings k_j, with one-hot labels v_j; the negative
 cache those of medium entropy, with a mask m_j of the classes that are possible for them. Every image first tries to
 enter the caches and is then predicted:
 
-    logits = scale · z · textᵀ + α⁺ Σ_j exp(−β⁺ (1 − z·k_j)) v_j − α⁻ Σ_j exp(−β⁻ (1 − z·k_j)) m_j
+    logits = g(z) + α⁺ Σ_j exp(−β⁺ (1 − z·k_j)) v_j − α⁻ Σ_j exp(−β⁻ (1 − z·k_j)) m_j
 
 Karmanov et al., "Efficient Test-Time Adaptation of Vision-Language Models", CVPR 2024 (github.com/kdiAAA/TDA). That
 code sets α⁺ and β⁺ for each data set; the defaults here are those of its ImageNet configuration (ImageNet-A has the
@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.checks import check_number, check_whole
 from clip_tca.core.tensors import check_rows, unit
 from clip_tca.methods.base import Method, Task
@@ -70,7 +69,7 @@ class TDA(Method):
         """Start with empty caches; the defaults are the original's for ImageNet.
 
         Args:
-            task: Prompts; the mean of the templates is the classifier.
+            task: The classifier.
             positive_shots: Embeddings kept for each class; 0 turns the positive cache off.
             positive_alpha: Its weight α⁺.
             positive_beta: Its sharpness β⁺.
@@ -83,7 +82,7 @@ class TDA(Method):
             mask_high: … and below this one.
 
         Raises:
-            ValueError: If a size, weight, sharpness or pair of bounds can't be used.
+            ValueError: If a size, weight, sharpness or pair of bounds is not allowed.
         """
         check_whole("positive_shots", positive_shots, 0)
         check_whole("negative_shots", negative_shots, 0)
@@ -100,7 +99,7 @@ class TDA(Method):
         self.negative_shots, self.negative_alpha, self.negative_beta = negative_shots, negative_alpha, negative_beta
         self.entropy_low, self.entropy_high = entropy_low, entropy_high
         self.mask_low, self.mask_high = mask_low, mask_high
-        self.classifier = ZeroShotClassifier(task.text, task.scale)
+        self.classifier = task.classifier
         self.reset()
 
     def reset(self) -> None:
@@ -118,7 +117,7 @@ class TDA(Method):
     @torch.inference_mode(False)
     @torch.no_grad()
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict by the caches as they are."""
+        """Predict with the current caches."""
         check_rows(batch, self.classifier.dim)
         z = unit(batch)
         return z, torch.cat([self._block(part, enter=False) for part in z.split(BLOCK)])
@@ -145,8 +144,8 @@ class TDA(Method):
 class Cache:
     """For each class the ``shots`` embeddings of lowest entropy so far.
 
-    Who is in the cache when depends on classes and entropies alone. So a block of images is compared at once with all
-    that were there before and with each other, and what is not there at an image's turn is masked out.
+    Which embedding is in the cache at which time depends on classes and entropies alone. So a block of images is
+    compared at once with the cached ones and with each other, and what is not cached at an image's turn is masked.
 
     Attributes:
         shots: Size for each class.

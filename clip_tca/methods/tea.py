@@ -19,7 +19,7 @@ from clip_tca.methods.tower import TowerMethod
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
-"""CLIP's own normalisation of pixels, for a model that does not say which it wants."""
+"""CLIP's normalisation of pixels, for a model whose configuration has none."""
 
 
 class TEA(TowerMethod):
@@ -27,11 +27,10 @@ class TEA(TowerMethod):
 
     Settings: Adam, learning rate 1e-3, one step for each batch; 20 Langevin steps, α 0.1, σ 0.01, a buffer of
     10 000 chains, a new start for 5 % of them. The original's inputs are pixels from 0 to 1, CLIP's are normalised: the
-    chains live in pixels, start uniformly from −1 to 1 as published, and pass through the model's own
-    normalisation, so that α and σ mean what they meant. The original does not clamp them either.
+    chains are in pixels, start uniformly from −1 to 1 as published, and pass through the model's own normalisation, so
+    that α and σ keep their meaning. As in the original, they are not clamped.
 
-    A chain is stored when it has been visited (0.6 MB at 224 × 224, in main memory); until then its place in the buffer
-    is noise, which is drawn then.
+    A chain is stored after its first visit (0.6 MB at 224 × 224, in main memory); its initial noise is drawn then.
     """
 
     name: ClassVar[str] = "tea"
@@ -60,7 +59,7 @@ class TEA(TowerMethod):
         """Take over the model's normalisation weights.
 
         Args:
-            task: Model and prompts.
+            task: Classifier and model.
             lr: Learning rate.
             steps: Gradient steps for each batch.
             langevin_steps: Steps of a chain each time it is visited.
@@ -68,7 +67,7 @@ class TEA(TowerMethod):
             langevin_std: σ of the noise in a step.
             buffer: Number of chains.
             restart: Share of chains that start from noise again.
-            continual: Go on from the last batch instead of starting anew.
+            continual: Continue from the last batch instead of starting from the original weights.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
             seed: Of the samples.
         """
@@ -85,7 +84,7 @@ class TEA(TowerMethod):
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
 
     def reset(self) -> None:
-        """The original weights, a new optimiser, no chains, and the generator at its seed."""
+        """Restore the original weights, with a new optimiser, no chains, and the generator at its seed."""
         super().reset()
         self.chains: dict[int, Tensor] = {}
         self.generator = torch.Generator().manual_seed(self.seed)
@@ -100,11 +99,11 @@ class TEA(TowerMethod):
             self.optimizer.zero_grad()
 
     def energy(self, batch: Tensor) -> Tensor:
-        """−log Σ_k exp logit_k of pictures as the model takes them, ``(n,)``."""
+        """−log Σ_k exp logit_k of preprocessed images, ``(n,)``."""
         return -self.logits(self.embed(batch)).logsumexp(dim=1)
 
     def sample(self, batch: Tensor) -> Tensor:
-        """As many samples from the model as there are pictures, in the shape and range of the model's input."""
+        """As many samples from the model as there are images, in the shape and range of the model's input."""
         mean, std = (batch.new_tensor(values)[:, None, None] for values in self._normalisation)
         # Drawn on the CPU, so that a seed gives the same samples on every device.
         places = torch.randint(self.buffer, (len(batch),), generator=self.generator).tolist()

@@ -1,6 +1,6 @@
-"""TENT: make the predictions of a batch more certain.
+"""TENT: entropy minimisation at test time.
 
-Each step lowers the mean entropy of the batch's predictions, with p = softmax(scale · z · textᵀ):
+Each step lowers the mean entropy of the batch's predictions p = softmax(g(z)):
 
     L = −1/n Σᵢ Σ_c p_ic log p_ic
 
@@ -41,11 +41,11 @@ class Tent(TowerMethod):
         """Prepare to adapt; the defaults are those of CLIPArTT's code.
 
         Args:
-            task: Model and prompts; predicts with the first template.
+            task: Classifier and model; of several templates the first predicts.
             lr: Learning rate of Adam. WATT's scripts use 1e-4 on PACS, OfficeHome and VLCS, for WATT itself: its
                 repository has no TENT, so the rate behind the TENT rows it reports is not known.
             steps: Gradient steps for each batch.
-            continual: Go on from the last batch, weights and optimiser, as TENT's own code does by default.
+            continual: Continue from the last batch, weights and optimiser, as TENT's own code does by default.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)

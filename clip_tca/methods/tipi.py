@@ -24,15 +24,15 @@ class TIPI(TowerMethod):
 
     Settings: those for ImageNet: SGD with momentum 0.9, learning rate 0.00025 for 64 images and proportional to the
     batch, ε = 2/255, random start, weight 1 for the entropy. ε counts in the model's normalised input, as it does in
-    the original on ImageNet, and the changed picture is not clamped, as there. Without the random start the divergence
+    the original on ImageNet, and as there the shifted image is not clamped. Without the random start the divergence
     would have no gradient.
     """
 
     name: ClassVar[str] = "tipi"
     summary: ClassVar[str] = "invariance to an adversarial input shift, with entropy minimisation"
     changed: ClassVar[str] = (
-        "The model runs in its own precision instead of half, and where a tower has BatchNorm, plain pictures are "
-        "predicted by the statistics of their batch instead of running ones."
+        "The model runs in its own precision instead of half, and a tower with BatchNorm predicts unshifted images by "
+        "the statistics of their batch instead of running ones."
     )
     ensemble: ClassVar[bool] = True
 
@@ -51,12 +51,12 @@ class TIPI(TowerMethod):
         """Take over the model's normalisation weights.
 
         Args:
-            task: Model and prompts.
+            task: Classifier and model.
             lr: Learning rate for a batch of 64 images; it grows in proportion.
             steps: Gradient steps for each batch.
             epsilon: ε, largest change of an input value.
             entropy_weight: Weight of the entropy beside the divergence.
-            continual: Go on from the last batch instead of starting anew.
+            continual: Continue from the last batch instead of starting from the original weights.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
             seed: Of the random starts.
         """
@@ -67,7 +67,7 @@ class TIPI(TowerMethod):
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
 
     def reset(self) -> None:
-        """The original weights, a new optimiser, and the generator at its seed."""
+        """Restore the original weights, with a new optimiser and the generator at its seed."""
         super().reset()
         self.generator = torch.Generator().manual_seed(self.seed)
 
@@ -76,7 +76,7 @@ class TIPI(TowerMethod):
         return torch.optim.SGD(self.parameters, lr=self.lr, momentum=0.9)
 
     def adapt(self, batch: Tensor) -> None:
-        """Predict shifted pictures as the plain ones, and the plain ones with more certainty."""
+        """Move predictions of shifted images towards the unshifted ones, and lower the entropy of these."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * len(batch) / 64
         for _ in range(self.steps):
@@ -91,12 +91,12 @@ class TIPI(TowerMethod):
             self.optimizer.zero_grad()
 
     def shift(self, batch: Tensor, delta: Tensor, plain: Tensor) -> Tensor:
-        """Pictures changed by at most ε in every value, so that their predictions leave ``plain``."""
+        """Images changed by at most ε in every value, so that their predictions move away from ``plain``."""
         delta = delta.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(self.divergence(batch + delta, plain).sum(), delta)
         return batch + (delta.detach() + self.epsilon * gradient.sign()).clamp(-self.epsilon, self.epsilon)
 
     def divergence(self, batch: Tensor, plain: Tensor) -> Tensor:
-        """KL(p(x) ‖ softmax(plain)) of each picture, ``(n,)``."""
+        """KL(p(x) ‖ softmax(plain)) of each image, ``(n,)``."""
         log_p = self.logits(self.embed(batch)).log_softmax(dim=1)
         return (log_p.exp() * (log_p - plain.log_softmax(dim=1))).sum(dim=1)

@@ -1,10 +1,10 @@
-"""What methods on the image tower share: which weights change, how they are put back, gradients in parts.
+"""Methods on the image tower: which weights change, how they are restored, gradients in micro-batches.
 
-The weights θ are those of the normalisation layers, as in TENT, CLIPArTT and WATT. Where a tower has BatchNorm (ResNet,
-FastViT), it normalises by the statistics of the batch at hand, as TENT and CLIPArTT do; the stored ones stay untouched.
+The weights θ are those of the normalisation layers, as in TENT, CLIPArTT and WATT. BatchNorm layers (ResNet, FastViT)
+normalise by the statistics of the current batch, as in TENT and CLIPArTT; the running statistics stay untouched.
 
 With ``micro_batch`` the memory is that of a part of the batch, and the step is the same up to rounding. A loss that is
-a mean over images is summed up part by part. One that couples the images needs all embeddings z first, without a
+a mean over images is summed up part by part. A loss that couples the images first needs all embeddings z, without a
 graph, and then one part after another: ∂L/∂θ = Σ_parts (∂z_part/∂θ)ᵀ ∂L/∂z_part.
 """
 
@@ -21,7 +21,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from clip_tca.core.checks import check_flag, check_positive, check_whole
-from clip_tca.methods.base import Method, Task
+from clip_tca.methods.base import Method, Task, scaled_rows
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
 
@@ -32,36 +32,38 @@ def norm_parameters(tower: nn.Module) -> list[nn.Parameter]:
     Raises:
         ValueError: If the tower has none, or has them in half precision.
     """
-    found = [
+    parameters = [
         parameter
         for module in tower.modules()
         if isinstance(module, NORMS)
         for parameter in module.parameters(recurse=False)
     ]
     kind = type(getattr(tower, "trunk", tower)).__name__  # open_clip wraps every timm tower in one class
-    if not found:
+    if not parameters:
         raise ValueError(
             f"{kind}: an image tower without normalisation weights (LayerNorm, GroupNorm, BatchNorm), "
             "which is what this method updates; use a method that works on embeddings"
         )
-    if any(torch.finfo(parameter.dtype).bits < 32 for parameter in found):
+    if any(torch.finfo(parameter.dtype).bits < 32 for parameter in parameters):
         raise ValueError(
-            f"{kind}: normalisation weights in {found[0].dtype}, too coarse for these steps; load the model in float32"
+            f"{kind}: normalisation weights in {parameters[0].dtype}, too coarse for these steps; load the model in "
+            "float32"
         )
-    return found
+    return parameters
 
 
 class TowerMethod(Method):
     """A method that updates normalisation weights of the image tower by gradient steps.
 
-    Every batch starts from the original weights (``continual=False``, as CLIPArTT and WATT do), or from where the last
-    one ended. Everything else in the model stays frozen, in evaluation mode.
+    Every batch starts from the original weights (``continual=False``, as in CLIPArTT and WATT), or from those after the
+    last batch. Everything else in the model stays frozen, in evaluation mode.
 
     Attributes:
-        ensemble: Whether predictions use the mean of the templates, or the first (plain) one alone.
-        texts: Unit text embeddings on the model's device ``(templates, classes, d)``.
-        text: Those that predict ``(classes, d)``.
-        parameters: What is updated.
+        ensemble: Whether predictions use g, or of prompts the first (plain) template alone.
+        rows: Class weights without their scale ``(classes, d)``, on the model's device.
+        scale: Logit scale.
+        bias: Of the classifier ``(classes,)``.
+        parameters: The weights that are updated.
     """
 
     updates: ClassVar[str] = "normalisation weights of the image tower"
@@ -72,13 +74,13 @@ class TowerMethod(Method):
     def __init__(
         self, task: Task, *, lr: float, steps: int, continual: bool = False, micro_batch: int | None = None
     ) -> None:
-        """Take over the model's normalisation weights, which must be the original ones now.
+        """Take over the model's normalisation weights; their current values count as the original ones.
 
         Args:
-            task: Model and prompts.
+            task: Classifier and model.
             lr: Learning rate.
             steps: Gradient steps for each batch.
-            continual: Go on from the last batch instead of starting anew.
+            continual: Continue from the last batch instead of starting from the original weights.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
         check_positive("lr", lr)
@@ -94,14 +96,21 @@ class TowerMethod(Method):
                 "batch; leave micro_batch out and take smaller batches"
             )
         task.model.eval().requires_grad_(False)
-        with torch.inference_mode(False):  # what is kept must be usable with gradients, wherever it was made
+        rows, self.scale = scaled_rows(task.classifier)
+        with torch.inference_mode(False):  # copies that can be used with gradients, wherever they were made
             self._original = self.weights()
-            self.texts = functional.normalize(task.text.detach().clone().to(self.parameters[0]), dim=-1)
-            self.text = functional.normalize(self.texts.mean(dim=0), dim=1) if self.ensemble else self.texts[0]
+            self.rows, self.bias = (self._copied(part) for part in (rows, task.classifier.bias))
+            if task.prompts is not None:
+                texts = functional.normalize(self._copied(task.prompts.embeddings), dim=-1)
+                self.rows = functional.normalize(texts.mean(dim=0), dim=1) if self.ensemble else texts[0]
         self.reset()
 
+    def _copied(self, tensor: Tensor) -> Tensor:
+        """A copy on the device and in the dtype of the weights."""
+        return tensor.detach().clone().to(self.parameters[0])
+
     def reset(self) -> None:
-        """The original weights, and a new optimiser."""
+        """Restore the original weights, with a new optimiser."""
         self.load(self._original)
         self.optimizer = self.new_optimizer()
 
@@ -137,7 +146,7 @@ class TowerMethod(Method):
         return self.predict(batch)
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Embed and predict with the weights as they are."""
+        """Embed and predict with the current weights."""
         with self._batch_statistics(), torch.no_grad():
             z = torch.cat([self.embed(part) for part in batch.split(self.micro_batch or len(batch))])
             return z, self.logits(z)
@@ -152,7 +161,7 @@ class TowerMethod(Method):
         Args:
             batch: Images.
             loss: Of their unit embeddings ``(n, d)``.
-            coupled: Whether one image's share in the loss depends on the others; False for a mean over images.
+            coupled: Whether the loss couples the images; False for a mean over images.
         """
         size = self.micro_batch or len(batch)
         parts = batch.split(size)
@@ -172,15 +181,15 @@ class TowerMethod(Method):
 
     def embed(self, batch: Tensor) -> Tensor:
         """Unit embeddings ``(n, d)``, with gradient where it is on."""
-        return functional.normalize(self.task.model.encode_image(batch).to(self.text.dtype), dim=1)
+        return functional.normalize(self.task.model.encode_image(batch).to(self.rows.dtype), dim=1)
 
     def logits(self, z: Tensor) -> Tensor:
-        """scale · z · textᵀ, ``(n, classes)``."""
-        return self.task.scale * z @ self.text.T
+        """scale · z · rowsᵀ + bias, ``(n, classes)``."""
+        return self.scale * z @ self.rows.T + self.bias
 
     @contextmanager
     def _batch_statistics(self) -> Iterator[None]:
-        """BatchNorm by the statistics of the batch, without counting them into the stored ones."""
+        """Let BatchNorm use the statistics of the batch, without updating its running statistics."""
         before = [(module.training, module.track_running_stats) for module in self._batch_norms]
         try:
             for module in self._batch_norms:

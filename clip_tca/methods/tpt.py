@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from clip_tca.core.checks import check_positive, check_whole
 from clip_tca.core.tensors import compute_dtype, unit
-from clip_tca.methods.base import Method, Task
+from clip_tca.methods.base import Method, Task, required_prompts
 
 CONTEXT = "a photo of a"
 LOSS_SCALE = 1024.0
@@ -54,7 +54,7 @@ class TPT(Method):
         """Take the context from the model's token embeddings; the defaults are the original's.
 
         Args:
-            task: Model, tokenizer and class names.
+            task: Model and prompts (required), of which class names, tokenizer and scale are used.
             lr: Learning rate of AdamW.
             steps: Steps for each image; 0 predicts with the untuned prompt.
             views: The image and ``views - 1`` crops.
@@ -62,42 +62,44 @@ class TPT(Method):
             seed: For the crops; the same picture with the same seed has the same crops.
 
         Raises:
-            ValueError: If an option has a value that can't be used, or the model has no token embeddings.
+            ValueError: If an option has a value that is not allowed, or the model has no token embeddings.
         """
         check_positive("lr", lr)
         check_whole("steps", steps, 0)
         check_whole("views", views)
         check_whole("seed", seed, 0)
         check_positive("keep", keep, 1)
-        self.task, self.lr, self.steps, self.views, self.keep, self.seed = task, lr, steps, views, keep, seed
+        prompts = required_prompts(task, self.name)
+        self.task, self.scale = task, prompts.scale
+        self.lr, self.steps, self.views, self.keep, self.seed = lr, steps, views, keep, seed
         task.model.eval().requires_grad_(False)
         self._embedding = token_embedding(task.model)
         with torch.inference_mode(False), torch.no_grad():
             device = next(self._embedding.parameters()).device
-            self._tokens = task.tokenizer([f"{CONTEXT} {name}." for name in task.classes]).clone().to(device)
-            alone, nothing = task.tokenizer([CONTEXT, ""]).to(device)
-            # the context: what all prompts begin with, apart from a token that starts every text
-            same = int((self._tokens == alone).all(dim=0).long().cumprod(dim=0).sum())
-            self._start = int(same > 0 and bool(nothing[0] == alone[0]))
-            if same <= self._start:
+            self._tokens = prompts.tokenizer([f"{CONTEXT} {name}." for name in prompts.classes]).clone().to(device)
+            context_tokens, empty_tokens = prompts.tokenizer([CONTEXT, ""]).to(device)
+            # the context: the tokens that all prompts begin with, without one that starts every text
+            shared = int((self._tokens == context_tokens).all(dim=0).long().cumprod(dim=0).sum())
+            self._start = int(shared > 0 and bool(empty_tokens[0] == context_tokens[0]))
+            if shared <= self._start:
                 raise ValueError(f"tokenizer: no tokens of {CONTEXT!r} are shared by all prompts; TPT can't tune them")
-            context = self._embedding(alone[None])[0, self._start : same]
+            context = self._embedding(context_tokens[None])[0, self._start : shared]
             self.context = context.to(compute_dtype(context.dtype))
 
     def reset(self) -> None:
-        """Nothing to forget: every image starts from the untuned context."""
+        """Do nothing: every image starts from the untuned context."""
 
     def prepare(self, picture: Image.Image, transform: Callable[[Image.Image], Tensor]) -> Tensor:
         """The picture and its crops, ``(views, 3, height, width)``; the same for the same picture."""
         from torchvision.transforms import RandomHorizontalFlip, RandomResizedCrop  # type: ignore[import-untyped]
 
         picture = picture.convert("RGB")
-        itself = transform(picture)
-        crop, flip = RandomResizedCrop(tuple(itself.shape[-2:])), RandomHorizontalFlip()
+        original = transform(picture)
+        crop, flip = RandomResizedCrop(tuple(original.shape[-2:])), RandomHorizontalFlip()
         with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
             torch.default_generator.manual_seed(picture_seed(picture, self.seed))
             crops = [flip(crop(picture)) for _ in range(self.views - 1)]
-        return torch.stack([itself, *map(transform, crops)])  # a crop has the final size: only its colours change
+        return torch.stack([original, *map(transform, crops)])  # a crop has the final size: only its colours change
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Tune the prompt on each image of ``(n, views, 3, height, width)`` and predict the image itself."""
@@ -123,15 +125,15 @@ class TPT(Method):
             z = unit(self.task.model.encode_image(views))
         context = start.detach().clone().requires_grad_()
         optimizer = torch.optim.AdamW([context], lr=self.lr)
-        kept: Tensor | None = None
+        selected: Tensor | None = None
         for step in range(steps):
             if step > 0:
                 start, text = context, self._texts(context)
             log_p = self._logits(z, text).log_softmax(dim=1)
-            if kept is None:  # chosen once, as in the original
+            if selected is None:  # selected once, as in the original
                 entropy = -(log_p.exp() * log_p).sum(dim=1).detach()
-                kept = entropy.argsort(stable=True)[: max(1, int(len(z) * self.keep))]
-            loss = LOSS_SCALE * entropy_of_mean(log_p[kept])
+                selected = entropy.argsort(stable=True)[: max(1, int(len(z) * self.keep))]
+            loss = LOSS_SCALE * entropy_of_mean(log_p[selected])
             context.grad = torch.autograd.grad(loss, start, retain_graph=step == 0)[0] / LOSS_SCALE
             optimizer.step()
         if steps > 0:
@@ -141,7 +143,7 @@ class TPT(Method):
 
     def _logits(self, z: Tensor, text: Tensor) -> Tensor:
         with torch.autocast(z.device.type, enabled=False):  # half precision is too coarse for logits of this size
-            return self.task.scale * z @ text.to(z.dtype).T
+            return self.scale * z @ text.to(z.dtype).T
 
     def _texts(self, context: Tensor) -> Tensor:
         """Unit text embeddings ``(classes, d)`` of the prompts with this context."""
@@ -168,10 +170,10 @@ def token_embedding(model: Any) -> nn.Module:
     for name, module in model.named_modules():
         if name.split(".")[-1] == "token_embedding":
             return module  # type: ignore[no-any-return]
-    find = getattr(getattr(getattr(model, "text", None), "transformer", None), "get_input_embeddings", None)
-    if find is None:
+    get_embeddings = getattr(getattr(getattr(model, "text", None), "transformer", None), "get_input_embeddings", None)
+    if get_embeddings is None:
         raise ValueError(f"{type(model).__name__}: a text tower without token embeddings; TPT has no prompt to tune")
-    return find()  # type: ignore[no-any-return]
+    return get_embeddings()  # type: ignore[no-any-return]
 
 
 def entropy_of_mean(log_p: Tensor) -> Tensor:

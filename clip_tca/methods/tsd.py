@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_flag, check_whole, one_of
-from clip_tca.methods.base import Task
+from clip_tca.methods.base import Task, prototypes
 from clip_tca.methods.t3a import most_certain
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import TowerMethod
@@ -37,8 +37,8 @@ class TSD(TowerMethod):
     name: ClassVar[str] = "tsd"
     summary: ClassVar[str] = "self-distillation between the classifier and prototypes from a memory"
     changed: ClassVar[str] = (
-        "Text embeddings stand for the last layer's weights, only normalisation weights change (the original's default "
-        "is all weights), and a batch is predicted after its step instead of before."
+        "The memory starts with unit class weights (text embeddings), only normalisation weights change (the original "
+        "changes all by default), and a batch is predicted after its step instead of before."
     )
     ensemble: ClassVar[bool] = True
 
@@ -57,13 +57,13 @@ class TSD(TowerMethod):
         """Take over the model's normalisation weights.
 
         Args:
-            task: Model and prompts.
+            task: Classifier and model.
             lr: Learning rate.
             steps: Gradient steps for each batch.
             entries: Embeddings remembered for each class.
             similarity: Of embeddings and prototypes.
             consistent: Learn only from images on which classifier and prototypes agree.
-            continual: Go on from the last batch instead of starting anew.
+            continual: Continue from the last batch instead of starting from the original weights.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
         check_whole("entries", entries)
@@ -73,11 +73,12 @@ class TSD(TowerMethod):
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
 
     def reset(self) -> None:
-        """The original weights, a new optimiser, and a memory of the text embeddings alone."""
+        """Restore the original weights, with a new optimiser and a memory of the class weights alone."""
         super().reset()
         with torch.inference_mode(False), torch.no_grad():
-            logits = self.logits(self.text)
-            self.rows, self.labels, self.uncertainty = self.text, logits.argmax(dim=1), entropy(logits)
+            self.memory = self.rows if self.task.prompts else self._copied(prototypes(self.task.classifier))
+            logits = self.logits(self.memory)
+            self.labels, self.uncertainty = logits.argmax(dim=1), entropy(logits)
 
     def adapt(self, batch: Tensor) -> None:
         """Remember the batch, then move towards agreement with the prototypes."""
@@ -91,23 +92,23 @@ class TSD(TowerMethod):
         order = 2.0 if self.similarity == "cosine" else 1.0
         similarity = functional.normalize(z, p=order) @ functional.normalize(self.prototypes(), p=order).T
         log_y, log_target = similarity.log_softmax(dim=1), logits.softmax(dim=1).log_softmax(dim=1)
-        kept = self.agree(logits, similarity)
-        return (log_y.exp() * (log_y - log_target)).sum(dim=1)[kept].sum() / kept.sum().clamp(min=1)
+        consistent = self.agree(logits, similarity)
+        return (log_y.exp() * (log_y - log_target)).sum(dim=1)[consistent].sum() / consistent.sum().clamp(min=1)
 
     def agree(self, logits: Tensor, similarity: Tensor) -> Tensor:
-        """Which images classifier and prototypes put into the same class ``(n,)``; all without the filter."""
+        """Which images get the same class from classifier and prototypes ``(n,)``; all of them without the filter."""
         if not self.consistent:
             return torch.ones(len(logits), dtype=torch.bool, device=logits.device)
         return logits.argmax(dim=1) == similarity.argmax(dim=1)
 
     def remember(self, z: Tensor, logits: Tensor) -> None:
         """Add embeddings to the memory; every class keeps its ``entries`` most certain."""
-        rows, labels = torch.cat([self.rows, z]), torch.cat([self.labels, logits.argmax(dim=1)])
+        memory, labels = torch.cat([self.memory, z]), torch.cat([self.labels, logits.argmax(dim=1)])
         uncertainty = torch.cat([self.uncertainty, entropy(logits)])
-        kept = most_certain(labels, uncertainty, self.entries)
-        self.rows, self.labels, self.uncertainty = rows[kept], labels[kept], uncertainty[kept]
+        chosen = most_certain(labels, uncertainty, self.entries)
+        self.memory, self.labels, self.uncertainty = memory[chosen], labels[chosen], uncertainty[chosen]
 
     def prototypes(self) -> Tensor:
-        """Sum of what is remembered for each class ``(classes, d)``."""
-        members = functional.one_hot(self.labels, len(self.text)).to(self.rows)
-        return members.T @ self.rows
+        """Sum of the remembered embeddings of each class ``(classes, d)``."""
+        members = functional.one_hot(self.labels, len(self.rows)).to(self.memory)
+        return members.T @ self.memory

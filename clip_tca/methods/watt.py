@@ -1,7 +1,7 @@
 """WATT: adapt once for each template, then average the weights.
 
 For each template, ``steps`` gradient steps on CLIPArTT's loss (:func:`clip_tca.methods.clipartt.agreement`), where the
-text of an image is that of its likeliest class in this template. Then the weights of all templates are averaged,
+text of an image is that of its most likely class in this template. Then the weights of all templates are averaged,
 
     θ ← 1/H Σ_h θ_h,
 
@@ -20,9 +20,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
-from clip_tca.methods.base import Task
+from clip_tca.methods.base import Task, required_prompts
 from clip_tca.methods.clipartt import agreement
 from clip_tca.methods.tower import TowerMethod
 
@@ -47,19 +48,22 @@ class _Watt(TowerMethod):
         """Prepare to adapt; the defaults are those of the published scripts for PACS, OfficeHome and VLCS.
 
         Args:
-            task: Model and prompts; every template counts, one alone is allowed.
+            task: Model and prompts (required); with all templates, of which one is enough.
             lr: Learning rate of Adam.
             steps: Gradient steps for each template (the paper's L).
             repetitions: Times the weights are averaged (M).
-            continual: Go on from the last batch instead of starting anew.
+            continual: Continue from the last batch instead of starting from the original weights.
             micro_batch: Images to back-propagate through at a time; None takes the whole batch.
         """
         check_whole("repetitions", repetitions)
         self.repetitions = repetitions
+        text = required_prompts(task, self.name).embeddings
         super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+        with torch.inference_mode(False):
+            self.texts = functional.normalize(self._copied(text), dim=-1)
 
     def adapt(self, batch: Tensor) -> None:
-        """``repetitions`` times: some steps for each template, then the average."""
+        """``repetitions`` times: the steps for each template, then the average."""
         self.optimizer = self.new_optimizer()
         for repetition in range(self.repetitions):
             start = self.weights()
@@ -75,7 +79,7 @@ class _Watt(TowerMethod):
             self.load([weight / len(self.texts) for weight in total])
 
     def _loss(self, text: Tensor, z: Tensor) -> Tensor:
-        return agreement(z, text[(z.detach() @ text.T).argmax(dim=1)], self.task.scale)
+        return agreement(z, text[(z.detach() @ text.T).argmax(dim=1)], self.scale)
 
 
 class WattS(_Watt):

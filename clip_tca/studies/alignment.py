@@ -1,8 +1,8 @@
-"""Theorem 2: as W aligns the test embeddings with the pseudo-source, do they come closer to the source, and better?
+"""Theorem 2: as W aligns the test embeddings with the pseudo-source, do they come closer to the source?
 
 W starts at the identity and follows the gradient steps of LinearTCA (Adam on ‖WᵀΣ_tW − Σ̂_s‖²_F). After each step:
 correlation distance of WᵀΣ_tW to the pseudo-source and to the source (the reference domain), and accuracy of
-(z − μ_t)W + μ̂_s. Labels only score. The mean is moved from the start, so step 0 is not yet zero-shot.
+(z − μ_t)W + μ̂_s. Labels are used for accuracy only. The means are aligned from the start, so step 0 is not zero-shot.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from clip_tca.adapters.solvers import gradient
 from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.core.checks import check_positive, check_whole
 from clip_tca.core.tensors import exact
-from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.base import Study, Subject, required
 from clip_tca.studies.correlation import r_squared, spearman
-from clip_tca.studies.domains import accuracy, present, shifted, source
+from clip_tca.studies.scores import accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,11 +38,11 @@ class Alignment(Study):
         self.steps, self.every, self.lr = steps, every, lr
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
-        """Both distances and accuracy along the way, and how they go together."""
-        subject = present(subject)
-        g, target = subject.classifier, covariance(source(subject)[0])
+        """Both distances and accuracy at each step, and their correlations."""
+        subject = required(subject)
+        g, target = subject.classifier, covariance(subject.source()[0])
         domains: dict[str, Any] = {}
-        for name, z, y in shifted(subject):
+        for name, z, y in subject.shifted_domains():
             tca = LinearTCA(g, solver="gradient", steps=0).fit(z)
             centred, sigma, wanted = exact(z) - tca.mean_, tca.covariance_, tca.pseudo_source_covariance_
             points = []
@@ -71,19 +71,19 @@ class Alignment(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """The path of each domain, from the open marker to the large one."""
-        from clip_tca.studies.drawing import GREY, label, legend_below, magnitude, panels, series
+        from clip_tca.studies.figure_style import GREY, label, legend_below, magnitude, panels, series
 
-        unit, times = magnitude([point["to_source"] for of in results["domains"].values() for point in of["points"]])
+        unit, times = magnitude([point["to_source"] for d in results["domains"].values() for point in d["points"]])
         titles = ["Correlation distance to the source", "Accuracy against zero-shot"]
         left, right = panels(figure, titles, 3.5, 2)
-        for i, (name, found) in enumerate(results["domains"].items()):
-            start = found["points"][0]["to_pseudo_source"] or 1.0
-            x = [100 * point["to_pseudo_source"] / start for point in found["points"]]
-            gain = [point["accuracy"] - found["zero_shot"] for point in found["points"]]
+        for i, (name, domain) in enumerate(results["domains"].items()):
+            start = domain["points"][0]["to_pseudo_source"] or 1.0
+            x = [100 * point["to_pseudo_source"] / start for point in domain["points"]]
+            gain = [point["accuracy"] - domain["zero_shot"] for point in domain["points"]]
             look = {**series(i), "markersize": 4}
-            for panel, y in ((left, [point["to_source"] / unit for point in found["points"]]), (right, gain)):
-                said = f"{label(name)} ({_rho(found['source'])}, {_rho(found['accuracy'])})"
-                panel.plot(x, y, label=said, linewidth=1.2, **look)
+            for panel, y in ((left, [point["to_source"] / unit for point in domain["points"]]), (right, gain)):
+                title = f"{label(name)} ({_rho(domain['source'])}, {_rho(domain['accuracy'])})"
+                panel.plot(x, y, label=title, linewidth=1.2, **look)
                 panel.plot(x[:1], y[:1], color=look["color"], marker=look["marker"], markersize=9, fillstyle="none")
                 panel.plot(x[-1:], y[-1:], color=look["color"], marker=look["marker"], markersize=9)
         left.set_ylabel(r"$\|W^T\Sigma_tW-\Sigma_{source}\|_F^2\,/\,4d^2$" + times)
@@ -99,21 +99,21 @@ class Alignment(Study):
         legend_below(figure, right, 3, "In brackets: Spearman of x and y, left and right")
 
     def describe(self, results: dict[str, Any]) -> list[str]:
-        """How distances and accuracy went together, domain by domain."""
+        """The correlation of distances and accuracy, domain by domain."""
         lines = []
-        for name, found in results["domains"].items():
-            first, last = found["points"][0], found["points"][-1]
+        for name, domain in results["domains"].items():
+            first, last = domain["points"][0], domain["points"][-1]
             lines.append(
                 f"{name}: distance to the pseudo-source {_change(first, last, 'to_pseudo_source')}, to "
-                f"{results['reference']} {_change(first, last, 'to_source')} (Spearman {_pair(found['source'])}); "
-                f"accuracy {first['accuracy']:.2f} to {last['accuracy']:.2f} %, zero-shot {found['zero_shot']:.2f} % "
-                f"(Spearman {_pair(found['accuracy'])})."
+                f"{results['reference']} {_change(first, last, 'to_source')} (Spearman {_pair(domain['source'])}); "
+                f"accuracy {first['accuracy']:.2f} to {last['accuracy']:.2f} %, zero-shot {domain['zero_shot']:.2f} % "
+                f"(Spearman {_pair(domain['accuracy'])})."
             )
         both = [
             name
-            for name, found in results["domains"].items()
-            if found["points"][-1]["to_source"] < found["points"][0]["to_source"]
-            and found["points"][-1]["accuracy"] > found["zero_shot"]
+            for name, domain in results["domains"].items()
+            if domain["points"][-1]["to_source"] < domain["points"][0]["to_source"]
+            and domain["points"][-1]["accuracy"] > domain["zero_shot"]
         ]
         count = f"{len(both)} of {len(results['domains'])} domains"
         lines.append(f"Closer to the source and better than zero-shot at the last step: {count}.")
@@ -124,9 +124,9 @@ def _change(first: dict[str, float], last: dict[str, float], key: str) -> str:
     return f"{100 * (last[key] / first[key] - 1):+.0f} %" if first[key] else "0"
 
 
-def _rho(found: dict[str, float | None]) -> str:
-    return "undefined" if found["spearman"] is None else f"{found['spearman']:+.2f}"
+def _rho(correlation: dict[str, float | None]) -> str:
+    return "undefined" if correlation["spearman"] is None else f"{correlation['spearman']:+.2f}"
 
 
-def _pair(found: dict[str, float | None]) -> str:
-    return _rho(found) + ("" if found["r_squared"] is None else f", R² {found['r_squared']:.2f}")
+def _pair(correlation: dict[str, float | None]) -> str:
+    return _rho(correlation) + ("" if correlation["r_squared"] is None else f", R² {correlation['r_squared']:.2f}")

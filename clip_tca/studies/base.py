@@ -1,14 +1,17 @@
-"""The contract of a study: a subject in, numbers out, a figure from the numbers alone."""
+"""The contract of a study: it measures on a data set, and draws a figure from the measured numbers alone."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
+from tqdm import tqdm
 
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
+from clip_tca.core.tensors import unit
 from clip_tca.evaluation.inputs import Embedded
 
 if TYPE_CHECKING:
@@ -17,31 +20,55 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a study looks at.
+    """The data set and the classifier that a study measures.
 
     Attributes:
-        embedded: The data set, with pictures and model where there are some.
-        classifier: g, on the device to compute on.
+        embedded: The data set, with images and model if there are any.
+        classifier: g, any linear classifier, on the device to compute on.
         reference: The source-like domain (photo for the demo); None if none was named.
-        progress: Show bars on stderr, if that is a terminal.
+        progress: Show progress bars on stderr, if that is a terminal.
     """
 
     embedded: Embedded
-    classifier: ZeroShotClassifier
+    classifier: LinearClassifier
     reference: str | None
     progress: bool = False
 
     @property
     def shifted(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Embeddings ``(n, d)`` and labels ``(n,)`` (for scoring) of every domain but the reference."""
-        return {name: both for name, both in self.embedded.data.domains.items() if name != self.reference}
+        return {name: pair for name, pair in self.embedded.data.domains.items() if name != self.reference}
+
+    def shifted_domains(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Name, unit embeddings and labels of each domain but the reference, on the device, with a progress bar."""
+        hidden = None if self.progress else True
+        for name, (z, y) in tqdm(self.shifted.items(), desc="measuring", unit="domain", disable=hidden, leave=False):
+            yield name, self.on_device(unit(z)), self.on_device(y)
+
+    def source(self) -> tuple[Tensor, Tensor]:
+        """Unit embeddings and labels of the reference domain, which stands for the source."""
+        if self.reference is None:
+            raise ValueError("reference: none was named, and this study measures against a source-like domain")
+        z, y = self.embedded.data.domains[self.reference]
+        return self.on_device(unit(z)), self.on_device(y)
+
+    def on_device(self, tensor: Tensor) -> Tensor:
+        """``tensor`` on the device of the classifier."""
+        return tensor.to(self.classifier.device)
+
+
+def required(subject: Subject | None) -> Subject:
+    """The subject, for a study that needs a data set."""
+    if subject is None:
+        raise ValueError("subject: None, and this study measures on a data set")
+    return subject
 
 
 class Study(ABC):
-    """One study. The constructor takes its options by keyword, checks them, and nothing else.
+    """One study. The constructor takes its options by keyword, checks and stores them.
 
-    Class attributes: ``name`` (as ``clip-tca study`` takes it), ``summary`` (one line), ``paper`` (which figure or
-    table of the paper it answers to), ``needs_data`` (False: makes its own), ``needs_reference``.
+    Class attributes: ``name`` (as ``clip-tca study`` takes it), ``summary`` (one line), ``paper`` (the figure or table
+    of the paper that it reproduces), ``needs_data`` (False: makes its own), ``needs_reference``.
     """
 
     name: ClassVar[str]
@@ -52,12 +79,12 @@ class Study(ABC):
 
     @abstractmethod
     def measure(self, subject: Subject | None) -> dict[str, Any]:
-        """The results, as JSON can hold them: everything that :meth:`draw` and a reader need."""
+        """The results, as JSON values: everything that :meth:`draw` and a reader need."""
 
     @abstractmethod
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
-        """Draw what :meth:`measure` gave, and only that."""
+        """Draw the results of :meth:`measure`, and nothing else."""
 
     @abstractmethod
     def describe(self, results: dict[str, Any]) -> list[str]:
-        """The finding in a few plain lines with figures, for the terminal and as the figure's alt text."""
+        """The finding in a few lines with numbers, for the terminal and as the figure's alt text."""

@@ -1,9 +1,9 @@
-"""Theorem 1: are the more certain embeddings closer to the source in their correlation?
+"""Theorem 1: is the correlation of more certain embeddings closer to the source?
 
 The embeddings of a domain are sorted by uncertainty ω = ‖onehot(argmax p) − p‖² and cut into groups of equal size.
 For each group: mean uncertainty, and the correlation distance ‖Σ_group − Σ_source‖²_F / 4d², where the reference domain
-stands for the source. The covariance of a few hundred rows is noisy, so the distance of as many rows of the source
-itself, drawn at random, is measured too: nothing of that size can be expected to come closer.
+stands for the source. The covariance of a few hundred rows is noisy, so the distance of a random sample of the source
+of the same size is measured too: no group of that size can be expected to be closer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from clip_tca.adapters.pseudo_source import uncertainty
 from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.core.checks import check_whole
-from clip_tca.studies.base import Study, Subject
+from clip_tca.studies.base import Study, Subject, required
 from clip_tca.studies.correlation import spearman
-from clip_tca.studies.domains import accuracy, present, shifted, shuffled, source
+from clip_tca.studies.scores import accuracy, shuffled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,11 +39,11 @@ class Certainty(Study):
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """Uncertainty, distance, accuracy and class mixture of each group, and Spearman's coefficient over groups."""
-        subject = present(subject)
-        g, (there, _) = subject.classifier, source(subject)
-        target = covariance(there)
+        subject = required(subject)
+        g, (source, _) = subject.classifier, subject.source()
+        target = covariance(source)
         domains: dict[str, Any] = {}
-        for name, z, y in shifted(subject):
+        for name, z, y in subject.shifted_domains():
             if len(z) < 2 * self.groups:
                 raise ValueError(f"{name}: {len(z)} images; {self.groups} groups need at least {2 * self.groups}")
             p = g.log_probabilities(z).exp()
@@ -59,8 +59,8 @@ class Certainty(Study):
                         "largest_class_share": float(torch.bincount(predicted[part]).max() / len(part)),
                     }
                 )
-            size = min(len(z) // self.groups, len(there))
-            samples = [there[shuffled(len(there), seed, there.device)[:size]] for seed in range(5)]
+            size = min(len(z) // self.groups, len(source))
+            samples = [source[shuffled(len(source), seed, source.device)[:size]] for seed in range(5)]
             domains[name] = {
                 "groups": rows,
                 "spearman": spearman([row["uncertainty"] for row in rows], [row["distance"] for row in rows]),
@@ -70,44 +70,44 @@ class Certainty(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """Distance by group, uncertainty by group."""
-        from clip_tca.studies.drawing import COLOURS, GREY, label, legend_below, magnitude, panels, series
+        from clip_tca.studies.figure_style import COLOURS, GREY, label, legend_below, magnitude, panels, series
 
-        unit, times = magnitude([row["distance"] for found in results["domains"].values() for row in found["groups"]])
+        unit, times = magnitude([row["distance"] for domain in results["domains"].values() for row in domain["groups"]])
         left, right = panels(figure, ["Correlation distance to the source", "Mean uncertainty"], 3.3, 2)
-        for i, (name, found) in enumerate(results["domains"].items()):
-            numbers = range(1, len(found["groups"]) + 1)
-            rho = "undefined" if found["spearman"] is None else f"{found['spearman']:+.2f}"
+        for i, (name, domain) in enumerate(results["domains"].items()):
+            numbers = range(1, len(domain["groups"]) + 1)
+            rho = "undefined" if domain["spearman"] is None else f"{domain['spearman']:+.2f}"
             left.plot(
                 numbers,
-                [row["distance"] / unit for row in found["groups"]],
+                [row["distance"] / unit for row in domain["groups"]],
                 label=f"{label(name)} (Spearman {rho})",
                 **series(i),
             )
-            floor = found["source_sample_distance"] / unit
+            floor = domain["source_sample_distance"] / unit
             left.axhline(floor, color=COLOURS[i % len(COLOURS)], linestyle=":", linewidth=1.3)
-            right.plot(numbers, [row["uncertainty"] for row in found["groups"]], **series(i))
+            right.plot(numbers, [row["uncertainty"] for row in domain["groups"]], **series(i))
         left.plot([], [], color=GREY, linestyle=":", linewidth=1.3, label="source sample of that size")
         left.set_ylim(bottom=0)
         left.set_ylabel(r"$\|\Sigma_{group}-\Sigma_{source}\|_F^2\,/\,4d^2$" + times)
         right.set_ylabel(r"$\|onehot(p)-p\|^2$")
         for panel in (left, right):
             panel.set_xlabel("group, from most to least certain")
-            panel.set_xticks(range(1, max(len(found["groups"]) for found in results["domains"].values()) + 1))
+            panel.set_xticks(range(1, max(len(domain["groups"]) for domain in results["domains"].values()) + 1))
         legend_below(figure, left, 2)
 
     def describe(self, results: dict[str, Any]) -> list[str]:
-        """Whether the theorem shows, domain by domain."""
+        """Whether the theorem holds, domain by domain."""
         lines = []
-        for name, found in results["domains"].items():
-            first, last, rho = found["groups"][0], found["groups"][-1], found["spearman"]
-            said = "undefined" if rho is None else f"{rho:+.2f}"
+        for name, domain in results["domains"].items():
+            first, last, rho = domain["groups"][0], domain["groups"][-1], domain["spearman"]
+            spearman = "undefined" if rho is None else f"{rho:+.2f}"
             lines.append(
                 f"{name}: most certain group {first['distance']:.3g} from {results['reference']} "
                 f"({100 * first['largest_class_share']:.0f} % of it one predicted class), least certain "
                 f"{last['distance']:.3g} ({100 * last['largest_class_share']:.0f} %); Spearman of uncertainty and "
-                f"distance {said}."
+                f"distance {spearman}."
             )
-        holds = [name for name, found in results["domains"].items() if (found["spearman"] or 0) > 0.6]
+        holds = [name for name, domain in results["domains"].items() if (domain["spearman"] or 0) > 0.6]
         count = f"{len(holds)} of {len(results['domains'])} domains"
         lines.append(f"More certain is closer to the source (Spearman above 0.6) in {count}.")
         return lines

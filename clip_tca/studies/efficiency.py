@@ -1,10 +1,9 @@
-"""Efficiency: seconds and memory of each method, beside those of plain CLIP where there are pictures.
+"""Efficiency: seconds and memory of each method, compared with plain CLIP if there are images.
 
-A base method on the image tower embeds the images itself; everything else comes on top of plain CLIP. Methods that see
-pictures see ``pictures`` of each domain, the others the whole domain; zero-shot accuracy beside a method's own is of
-the images that it saw. Each method first runs on one batch that does not count. Memory is what a method needed at most
-beyond what was there before: exact on CUDA; on a CPU sampled from the resident memory, which does not grow where freed
-memory is used again.
+A base method on the image tower embeds the images itself; everything else comes on top of plain CLIP. Methods on images
+get ``pictures`` images of each domain, the others the whole domain; a method's zero-shot accuracy is on the same
+images. Each method first runs on one batch as a warm-up. Memory is the peak beyond the memory in use before: exact on
+CUDA; on a CPU sampled from the resident memory, which does not grow when freed memory is used again.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from clip_tca.core.checks import check_whole, names
+from clip_tca.core.checks import check_whole, choices
 from clip_tca.evaluation.base_runs import Bases, Pairs
 from clip_tca.evaluation.cost import Cost
 from clip_tca.evaluation.memory import PeakMemory
@@ -23,9 +22,9 @@ from clip_tca.evaluation.method_choice import Choice, choose
 from clip_tca.evaluation.protocols import Clock, order, predict
 from clip_tca.methods.registry import base_method
 from clip_tca.results.names import PLAIN
-from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, on, present
-from clip_tca.studies.measurable import ADAPTING, STORED
+from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.measured_methods import ADAPTING, STORED
+from clip_tca.studies.scores import accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,15 +40,15 @@ class Efficiency(Study):
     def __init__(
         self, *, methods: str | list[str] | tuple[str, ...] = STORED, batch_size: int = 128, pictures: int = 256
     ) -> None:
-        """Methods that see pictures see ``pictures`` of each domain, ``batch_size`` at a time."""
-        self.methods = names("methods", methods, ADAPTING)
+        """Methods on images get ``pictures`` images of each domain, ``batch_size`` at a time."""
+        self.methods = choices("methods", methods, ADAPTING)
         check_whole("batch_size", batch_size)
         check_whole("pictures", pictures)
         self.batch_size, self.pictures = batch_size, pictures
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
-        """Time, memory and accuracy of every method; plain CLIP's time and memory where there are pictures."""
-        subject = present(subject)
+        """Time, memory and accuracy of every method; plain CLIP's time and memory if there are images."""
+        subject = required(subject)
         device = subject.classifier.device
         bases = Bases(subject.embedded, device, self.batch_size, None, subject.progress)
         methods = {method.name: self._method(method, subject, bases) for method in choose(self.methods, {})}
@@ -69,24 +68,24 @@ class Efficiency(Study):
         spent, peaks, right, before = Cost(), [], [], []
         for i, (domain, (_, y)) in enumerate(subject.shifted.items()):
             seen = self._seen(len(y), method.base is not None and base_method(method.base).sees == "images")
-            if i == 0:  # what is slow only the first time does not count
+            if i == 0:  # warm-up
                 _run(method, subject, bases, domain, seen[: max(2, self.batch_size)])
-            clock, base, peak, found = _run(method, subject, bases, domain, seen)
+            clock, base, peak, score = _run(method, subject, bases, domain, seen)
             spent += Cost.of(clock, base, len(seen))
             peaks.append(peak)
-            right.append(found)
+            right.append(score)
             before.append(_zero_shot(subject, domain, seen))
-        known = [peak for peak in peaks if peak is not None]
-        cost = _summary(spent, max(known) if known else None)
+        measured = [peak for peak in peaks if peak is not None]
+        cost = _summary(spent, max(measured) if measured else None)
         return {**cost, "accuracy": fmean(right), "zero_shot": fmean(before)}
 
     def _seen(self, images: int, pictures: bool) -> Tensor:
-        everything = order(images, "full", self.batch_size, 0)
-        return everything[: self.pictures] if pictures else everything
+        indices = order(images, "full", self.batch_size, 0)
+        return indices[: self.pictures] if pictures else indices
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """Time on a logarithmic axis, memory beside it."""
-        from clip_tca.studies.drawing import COLOURS, GREY, decades, dots, panels, value
+        from clip_tca.studies.figure_style import COLOURS, GREY, decades, dots, panels, value
 
         rows = dict(results["methods"])
         if results["plain_clip"]:
@@ -95,8 +94,8 @@ class Efficiency(Study):
         time, memory = panels(figure, titles, 0.9 + 0.34 * len(rows), 2, sharey=True)
         for panel in (time, memory):
             dots(panel, [f"{name}*" if row["embeds"] else name for name, row in rows.items()])
-        shown = {time: ("ms_per_image", 1.0, "{:.3g}"), memory: ("memory_bytes", 1e-6, "{:.0f}")}
-        for panel, (key, unit, form) in shown.items():
+        columns = {time: ("ms_per_image", 1.0, "{:.3g}"), memory: ("memory_bytes", 1e-6, "{:.0f}")}
+        for panel, (key, unit, form) in columns.items():
             for i, (name, row) in enumerate(rows.items()):
                 if row[key] is not None:
                     x = row[key] * unit
@@ -112,7 +111,7 @@ class Efficiency(Study):
         figure.supxlabel(note if results["plain_clip"] else _WITHOUT, fontsize=9, color=GREY)
 
     def describe(self, results: dict[str, Any]) -> list[str]:
-        """What each method costs, cheapest first."""
+        """The cost of each method, cheapest first."""
         plain = results["plain_clip"]
         lines = [
             f"Plain CLIP: {plain['ms_per_image']:.3g} ms an image ({results['device']}, decoding included)."
@@ -141,7 +140,7 @@ _WITHOUT = "Stored embeddings, no pictures: what adaptation adds, without the co
 def _of(subject: Subject, domain: str, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Embeddings and labels (for scoring) of the images ``seen`` of a domain, on the classifier's device."""
     z, y = subject.embedded.data.domains[domain]
-    return on(subject, z[seen]), on(subject, y[seen])
+    return subject.on_device(z[seen]), subject.on_device(y[seen])
 
 
 def _zero_shot(subject: Subject, domain: str, seen: Tensor) -> float:

@@ -1,17 +1,16 @@
-"""Forgetting: the source-like domain with the state that was adapted to another (see ``evaluation.forgetting``)."""
+"""Forgetting: accuracy on the source-like domain after adapting to another (see ``evaluation.source_forgetting``)."""
 
 from __future__ import annotations
 
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.core.checks import check_whole, names
+from clip_tca.core.checks import check_whole, choices
 from clip_tca.evaluation.base_runs import Bases
 from clip_tca.evaluation.method_choice import choose
 from clip_tca.evaluation.source_forgetting import measure_forgetting
-from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import present, source
-from clip_tca.studies.measurable import ADAPTING, STORED
+from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.measured_methods import ADAPTING, STORED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,15 +25,15 @@ class Forgetting(Study):
     needs_reference = True
 
     def __init__(self, *, methods: str | list[str] | tuple[str, ...] = STORED, batch_size: int = 128) -> None:
-        """Base methods among ``methods`` see ``batch_size`` images at a time."""
-        self.methods = names("methods", methods, ADAPTING)
+        """Base methods adapt to ``batch_size`` images at a time."""
+        self.methods = choices("methods", methods, ADAPTING)
         check_whole("batch_size", batch_size)
         self.batch_size = batch_size
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
-        """Accuracy with the adapted state and without it, which is zero-shot."""
-        subject = present(subject)
-        g, (_, truth) = subject.classifier, source(subject)
+        """Accuracy with the adapted state, and without it (zero-shot)."""
+        subject = required(subject)
+        g, (_, labels) = subject.classifier, subject.source()
         bases = Bases(subject.embedded, g.device, self.batch_size, None, subject.progress)
         rows = measure_forgetting(choose(self.methods, {}), g, bases, str(subject.reference))
         methods: dict[str, Any] = {}
@@ -43,15 +42,15 @@ class Forgetting(Study):
         without = rows[0]["accuracy_without_state"]
         return {
             "reference": subject.reference,
-            "images": len(truth),
+            "images": len(labels),
             "without_state": without,
             "methods": methods,
-            "change": {name: fmean(found.values()) - without for name, found in methods.items()},
+            "change": {name: fmean(accuracies.values()) - without for name, accuracies in methods.items()},
         }
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A row for each method, a marker for each domain adapted to."""
-        from clip_tca.studies.drawing import GREY, dots, label, legend_below, panels, series
+        from clip_tca.studies.figure_style import GREY, dots, label, legend_below, panels, series
 
         height = 0.9 + 0.36 * len(results["methods"])
         title = f"Accuracy on {label(results['reference'])} with the state adapted to another domain"
@@ -59,11 +58,11 @@ class Forgetting(Study):
         dots(panel, list(results["methods"]))
         domains = list(next(iter(results["methods"].values())))
         without = results["without_state"]
-        for i, found in enumerate(results["methods"].values()):
-            values = list(found.values())
+        for i, accuracies in enumerate(results["methods"].values()):
+            values = list(accuracies.values())
             panel.plot([min(values), max(values)], [i, i], color="#cccccc", linewidth=2, zorder=1)
         for j, name in enumerate(domains):
-            values = [found[name] for found in results["methods"].values()]
+            values = [accuracies[name] for accuracies in results["methods"].values()]
             offset = 0.16 * (j - (len(domains) - 1) / 2)
             rows = [i + offset for i in range(len(values))]
             panel.plot(values, rows, linestyle="none", label=label(name), **{**series(j), "markersize": 7})
@@ -77,9 +76,10 @@ class Forgetting(Study):
             f"Without its state every method is zero-shot on {results['reference']}: {results['without_state']:.2f} %."
         ]
         for name in sorted(results["change"], key=results["change"].__getitem__, reverse=True):
-            found = results["methods"][name]
-            worst = min(found, key=found.__getitem__)
+            accuracies = results["methods"][name]
+            worst = min(accuracies, key=accuracies.__getitem__)
             lines.append(
-                f"{name}: {results['change'][name]:+.2f} points on average; lowest after {worst}: {found[worst]:.2f} %."
+                f"{name}: {results['change'][name]:+.2f} points on average; "
+                f"lowest after {worst}: {accuracies[worst]:.2f} %."
             )
         return lines

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.pseudo_source import BALANCES
-from clip_tca.core.checks import numbers, one_of
-from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, present, shifted
+from clip_tca.core.checks import one_of, whole_numbers
+from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.scores import accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPER = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 100, 200, 300)
-"""The values among which the paper chooses."""
+"""The values that the paper tries."""
 
 
 class K(Study):
-    """Accuracy of LinearTCA for each k, and with ``k="auto"``, which needs no choice."""
+    """Accuracy of LinearTCA for each k, and with ``k="auto"``."""
 
     name = "k"
     summary = "How many pseudo-source embeddings?"
@@ -26,15 +26,15 @@ class K(Study):
 
     def __init__(self, *, values: list[int] | tuple[int, ...] = PAPER, balance: str = "estimated") -> None:
         """Try ``values`` with this ``balance`` of classes (see :mod:`clip_tca.adapters.pseudo_source`)."""
-        self.values = numbers("values", values)
+        self.values = whole_numbers("values", values)
         one_of("balance", balance, tuple(name for name in BALANCES if name != "oracle"))
         self.balance: Any = balance
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """Accuracy and size of the pseudo-source for each k."""
-        subject = present(subject)
+        subject = required(subject)
         domains: dict[str, Any] = {}
-        for name, z, y in shifted(subject):
+        for name, z, y in subject.shifted_domains():
             rows = []
             ks: list[Any] = ["auto", *self.values]
             for k in ks:
@@ -47,14 +47,23 @@ class K(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain."""
-        from clip_tca.studies.drawing import COLOURS, at_least, label, legend_below, level, panels, series, sizes_axis
+        from clip_tca.studies.figure_style import (
+            COLOURS,
+            at_least,
+            label,
+            legend_below,
+            level,
+            panels,
+            series,
+            sizes_axis,
+        )
 
         axes = panels(figure, [label(name) for name in results["domains"]], sharex=True)
-        for panel, found in zip(axes, results["domains"].values(), strict=True):
-            values = [row["k"] for row in found["values"]]
-            panel.plot(values, [row["accuracy"] for row in found["values"]], label="linear-tca", **series(0))
-            panel.axhline(found["auto"]["accuracy"], color=COLOURS[1], linewidth=1.4, label="linear-tca, k = auto")
-            level(panel, found["zero_shot"], "zero-shot")
+        for panel, domain in zip(axes, results["domains"].values(), strict=True):
+            values = [row["k"] for row in domain["values"]]
+            panel.plot(values, [row["accuracy"] for row in domain["values"]], label="linear-tca", **series(0))
+            panel.axhline(domain["auto"]["accuracy"], color=COLOURS[1], linewidth=1.4, label="linear-tca, k = auto")
+            level(panel, domain["zero_shot"], "zero-shot")
             sizes_axis(panel, values, "k")
             at_least(panel)
         axes[0].set_ylabel("accuracy (%)")
@@ -63,14 +72,14 @@ class K(Study):
     def describe(self, results: dict[str, Any]) -> list[str]:
         """The range of k that helps."""
         lines = []
-        for name, found in results["domains"].items():
-            best = max(found["values"], key=lambda row: row["accuracy"])
-            worst = min(found["values"], key=lambda row: row["accuracy"])
-            above = sum(row["accuracy"] > found["zero_shot"] for row in found["values"])
+        for name, domain in results["domains"].items():
+            best = max(domain["values"], key=lambda row: row["accuracy"])
+            worst = min(domain["values"], key=lambda row: row["accuracy"])
+            above = sum(row["accuracy"] > domain["zero_shot"] for row in domain["values"])
             lines.append(
-                f"{name}: zero-shot {found['zero_shot']:.2f} %, k = auto {found['auto']['accuracy']:.2f} %; best "
+                f"{name}: zero-shot {domain['zero_shot']:.2f} %, k = auto {domain['auto']['accuracy']:.2f} %; best "
                 f"{best['accuracy']:.2f} % at k = {best['k']}, worst {worst['accuracy']:.2f} % at k = {worst['k']}; "
-                f"above zero-shot for {above} of {len(found['values'])} values."
+                f"above zero-shot for {above} of {len(domain['values'])} values."
             )
         lines.append("The best k is known only with labels; auto is what a user gets.")
         return lines

@@ -1,12 +1,13 @@
-"""``map``: a picture of the embeddings before and after adaptation, with the class texts and the pseudo-source.
+"""``map``: scatter plots of the embeddings before and after adaptation, with the class texts and the pseudo-source.
 
 A row for each domain, two panels with the same axes. By default these are the two principal components of all
-embeddings before and after together; the texts are projected onto them, and need not lie near the images of their
-class. t-SNE and UMAP place the drawn points and the texts together.
+embeddings before and after together; the texts are projected onto them, and need not be near the images of their
+class. t-SNE and UMAP embed the drawn points and the texts together. For a classifier without texts, the directions of
+the class weights take their place.
 
 A colour is the class *predicted* in that panel; labels are used for the accuracy in its title only. Dots with a black
-edge are the pseudo-source where it was before adaptation, in both panels: what LinearTCA maps all embeddings onto.
-ConditionalTCA has no pseudo-source; its class means are marked instead.
+edge are landmarks of the adapter: the pseudo-source before adaptation, in both panels, to whose mean and covariance all
+embeddings are mapped; or the class means of an adapter without a pseudo-source.
 """
 
 from __future__ import annotations
@@ -18,29 +19,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.conditional import ConditionalTCA
-from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.pseudo_source import select, uncertainty
-from clip_tca.classifier import ZeroShotClassifier
-from clip_tca.core.checks import check_whole, one_of, several
+from clip_tca.adapters.registry import ADAPTERS
+from clip_tca.classifier import LinearClassifier
+from clip_tca.core.checks import as_list, check_whole, one_of
 from clip_tca.core.tensors import exact, unit
-from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, on, present
-from clip_tca.studies.plane import METHODS, imported, label_places, neighbours, principal_axes, rounded
+from clip_tca.methods.base import prototypes
+from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.projection import METHODS, imported, label_places, neighbours, principal_axes, rounded
+from clip_tca.studies.scores import accuracy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ADAPTERS: dict[str, type[LinearTCA] | type[ConditionalTCA]] = {
-    "linear-tca": LinearTCA,
-    "conditional-tca": ConditionalTCA,
-}
-MARKS = {"linear-tca": "pseudo-source", "conditional-tca": "class means"}
-"""What is marked besides the texts."""
-
 MOST = 10
-"""Classes that have a colour and a label; the rest are grey."""
+"""Classes with a colour and a label; the others are grey."""
 
 COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c564b", "#7b5fc7", "#b5bd00", "#444444"
@@ -53,7 +47,7 @@ class Map(Study):
 
     name: ClassVar[str] = "map"
     summary: ClassVar[str] = "Embeddings before and after adaptation, in two dimensions"
-    paper: ClassVar[str] = "no figure of the paper: a look at one's own data"
+    paper: ClassVar[str] = "no figure of the paper: a view of your own data"
 
     def __init__(
         self,
@@ -68,31 +62,31 @@ class Map(Study):
 
         Args:
             method: ``pca``, ``tsne`` (needs scikit-learn) or ``umap`` (needs umap-learn).
-            adapter: ``linear-tca`` or ``conditional-tca``.
-            limit: Embeddings of each domain that are drawn, evenly spread; all are adapted to and counted.
+            adapter: An adapter that uses no labels, such as ``linear-tca`` or ``conditional-tca``.
+            limit: Embeddings of each domain that are drawn, evenly spread; all are adapted and counted.
             domain: Domain or domains to draw; None is every domain but the reference.
             seed: Of t-SNE and UMAP.
         """
         one_of("method", method, METHODS)
-        one_of("adapter", adapter, tuple(ADAPTERS))
+        one_of("adapter", adapter, tuple(name for name, registered in ADAPTERS.items() if not registered.oracle))
         check_whole("limit", limit, 10)
         check_whole("seed", seed, 0, 2**32 - 1)
         self.method, self.adapter, self.limit, self.seed = method, adapter, limit, seed
         # a folder may be called 2019, which --set takes for a number
-        self.domain = None if domain is None else tuple(map(str, several("domain", domain)))
+        self.domain = None if domain is None else tuple(map(str, as_list("domain", domain)))
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """Coordinates, predictions and accuracy, by domain."""
-        subject = present(subject)
+        subject = required(subject)
         if self.method != "pca":
-            imported(self.method)  # what is missing is said before the work, not after it
+            imported(self.method)  # a missing package is reported before the measurement
         domains = subject.embedded.data.domains
         for name in self.domain or ():
             one_of("domain", name, tuple(domains))
         chosen = subject.shifted if self.domain is None else {name: domains[name] for name in self.domain}
         names = subject.embedded.about["data"]["classes"]
         adapted = {name: adapt(subject, z, y, self.adapter) for name, (z, y) in chosen.items()}
-        predicted = torch.cat([labels for found in adapted.values() for labels in found.predicted.values()])
+        predicted = torch.cat([labels for domain in adapted.values() for labels in domain.predicted.values()])
         counts = torch.bincount(predicted, minlength=len(names))
         most = counts.argsort(descending=True, stable=True)[:MOST].sort().values
         return {
@@ -100,32 +94,32 @@ class Map(Study):
             "adapter": self.adapter,
             "classes": {str(label): names[label] for label in most.tolist()},
             "all_classes": len(names),
-            "domains": {name: self._placed(found, subject.classifier, most) for name, found in adapted.items()},
+            "domains": {name: self._placed(domain, subject.classifier, most) for name, domain in adapted.items()},
         }
 
-    def _placed(self, found: Adapted, classifier: ZeroShotClassifier, most: Tensor) -> dict[str, Any]:
-        """A domain as it is drawn."""
-        shown = _spread(len(found.before), self.limit, found.before.device)
-        coloured = torch.isin(found.mark_classes, most)
-        parts = [found.before[shown], found.after[shown], found.marks[coloured], classifier.text[most]]
+    def _placed(self, domain: Adapted, classifier: LinearClassifier, most: Tensor) -> dict[str, Any]:
+        """Coordinates and scores of a domain, for the record."""
+        drawn = _spread(len(domain.before), self.limit, domain.before.device)
+        coloured = torch.isin(domain.mark_classes, most)
+        parts = [domain.before[drawn], domain.after[drawn], domain.marks[coloured], prototypes(classifier)[most]]
         explained = None
         if self.method == "pca":
-            centre, axes, explained = principal_axes(torch.cat([found.before, found.after]))
+            centre, axes, explained = principal_axes(torch.cat([domain.before, domain.after]))
             places = [(exact(part) - centre) @ axes for part in parts]
         else:
             placed = neighbours(torch.cat([exact(part) for part in parts]), self.method, self.seed)
             places = list(placed.split([len(part) for part in parts]))
         before, after, marks, texts = (rounded(place) for place in places)
         return {
-            "images": len(found.before),
-            "accuracy": found.accuracy,
-            "changed": int((found.predicted["before"] != found.predicted["after"]).sum()),
+            "images": len(domain.before),
+            "accuracy": domain.accuracy,
+            "changed": int((domain.predicted["before"] != domain.predicted["after"]).sum()),
             "explained": explained,
             "points": {"before": before, "after": after},
-            "predicted": {when: labels[shown].tolist() for when, labels in found.predicted.items()},
+            "predicted": {when: labels[drawn].tolist() for when, labels in domain.predicted.items()},
             "marks": marks,
-            "mark_classes": found.mark_classes[coloured].tolist(),
-            "all_marks": len(found.marks),
+            "mark_classes": domain.mark_classes[coloured].tolist(),
+            "all_marks": len(domain.marks),
             "texts": texts,
         }
 
@@ -136,36 +130,36 @@ class Map(Study):
         figure.set_size_inches(10, 0.9 + 4.3 * len(domains))
         panels = figure.subplots(len(domains), 2, sharex="row", sharey="row", squeeze=False)
         colours = dict(zip(map(int, results["classes"]), COLOURS, strict=False))
-        for row, (name, found) in zip(panels, domains.items(), strict=True):
+        for row, (name, domain) in zip(panels, domains.items(), strict=True):
             for axes, when in zip(row, ("before", "after"), strict=True):
-                _panel(axes, found, when, colours)
+                _panel(axes, domain, when, colours)
                 what = "zero-shot" if when == "before" else results["adapter"]
-                axes.set_title(f"{name}, {when}: {what} {found['accuracy'][when]:.1f} %", fontsize=10, loc="left")
+                axes.set_title(f"{name}, {when}: {what} {domain['accuracy'][when]:.1f} %", fontsize=10, loc="left")
             for axes in row:  # once both are drawn: they share their limits
-                _label_texts(axes, found, list(results["classes"].values()))
+                _label_texts(axes, domain, list(results["classes"].values()))
         _legend(figure, results, colours)
 
     def describe(self, results: dict[str, Any]) -> list[str]:
         """A line for each domain."""
-        adapter, mark = results["adapter"], MARKS[results["adapter"]]
+        adapter, mark = results["adapter"], mark_name(results["adapter"])
         return [
-            f"{name}: zero-shot {found['accuracy']['before']:.2f} %, {adapter} {found['accuracy']['after']:.2f} %; "
-            f"{found['changed']} of {found['images']} predictions change; marked: "
-            f"{mark} ({found['all_marks']})"
-            + (f"; the plane holds {100 * found['explained']:.0f} % of the variance." if found["explained"] else ".")
-            for name, found in results["domains"].items()
+            f"{name}: zero-shot {domain['accuracy']['before']:.2f} %, {adapter} {domain['accuracy']['after']:.2f} %; "
+            f"{domain['changed']} of {domain['images']} predictions change; marked: "
+            f"{mark} ({domain['all_marks']})"
+            + (f"; the plane holds {100 * domain['explained']:.0f} % of the variance." if domain["explained"] else ".")
+            for name, domain in results["domains"].items()
         ]
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A domain before and after.
+    """A domain before and after adaptation.
 
     Attributes:
         before: Unit embeddings ``(n, d)``.
         after: Adapted ones.
         predicted: Classes ``(n,)`` that zero-shot (``before``) and the adapter (``after``) predict.
-        accuracy: Percent of them that are right.
+        accuracy: Percent of them that are correct.
         marks: Pseudo-source or class means ``(m, d)``.
         mark_classes: Their classes ``(m,)``, as zero-shot predicts them.
     """
@@ -180,20 +174,30 @@ class Adapted:
 
 def adapt(subject: Subject, z: Tensor, labels: Tensor, adapter: str) -> Adapted:
     """Adapt to a whole domain; ``labels`` are for scoring."""
-    classifier, z, labels = subject.classifier, on(subject, unit(z)), on(subject, labels)
-    fitted = ADAPTERS[adapter](classifier).fit(z)
+    classifier, z, labels = subject.classifier, subject.on_device(unit(z)), subject.on_device(labels)
+    fitted: Any = ADAPTERS[adapter].build(classifier).fit(z)
     predicted = {"before": classifier.predict(z), "after": fitted.predict(z)}
-    if isinstance(fitted, LinearTCA):
+    if has_pseudo_source(adapter):
         rows = pseudo_source(z, fitted)
         marks, classes = z[rows], predicted["before"][rows]
     else:
         marks, classes = fitted.means_, torch.arange(classifier.n_classes, device=z.device)
-    right = {when: accuracy(found, labels) for when, found in predicted.items()}
-    return Adapted(z, fitted.transform(z), predicted, right, marks, classes)
+    scores = {when: accuracy(prediction, labels) for when, prediction in predicted.items()}
+    return Adapted(z, fitted.transform(z), predicted, scores, marks, classes)
 
 
-def pseudo_source(z: Tensor, fitted: LinearTCA) -> Tensor:
-    """Indices of the rows of ``z`` that LinearTCA selected: of each class the most certain, as many as it counts."""
+def has_pseudo_source(adapter: str) -> bool:
+    """Whether an adapter selects a pseudo-source; the others have class means."""
+    return hasattr(ADAPTERS[adapter].kind, "pseudo_source_counts_")
+
+
+def mark_name(adapter: str) -> str:
+    """What is marked besides the texts."""
+    return "pseudo-source" if has_pseudo_source(adapter) else "class means"
+
+
+def pseudo_source(z: Tensor, fitted: Any) -> Tensor:
+    """Indices of the rows of ``z`` that the adapter selected: of each class the most certain, as many as it counts."""
     p = fitted.classifier.log_probabilities(z).exp()
     return select(uncertainty(p, fitted.uncertainty), p.argmax(dim=1), fitted.pseudo_source_counts_)
 
@@ -203,30 +207,30 @@ def _spread(n: int, limit: int, device: torch.device) -> Tensor:
     return (torch.arange(min(n, limit), device=device) * n) // min(n, limit)
 
 
-def _panel(axes: Axes, found: dict[str, Any], when: str, colours: dict[int, str]) -> None:
+def _panel(axes: Axes, domain: dict[str, Any], when: str, colours: dict[int, str]) -> None:
     """Points by predicted class, those without a colour first, and the marks."""
-    points, predicted = found["points"][when], found["predicted"][when]
+    points, predicted = domain["points"][when], domain["predicted"][when]
     order = sorted(range(len(points)), key=lambda i: predicted[i] in colours)
     x, y = zip(*(points[i] for i in order), strict=True)
     shades = [colours.get(predicted[i], OTHERS) for i in order]
-    axes.scatter(x, y, s=7, c=shades, alpha=0.55, linewidths=0, rasterized=True)  # an SVG of each dot would be large
-    if found["marks"]:
-        x, y = zip(*found["marks"], strict=True)
-        edges = [colours[label] for label in found["mark_classes"]]
+    axes.scatter(x, y, s=7, c=shades, alpha=0.55, linewidths=0, rasterized=True)  # as vectors they would be large
+    if domain["marks"]:
+        x, y = zip(*domain["marks"], strict=True)
+        edges = [colours[label] for label in domain["mark_classes"]]
         axes.scatter(x, y, s=26, c=edges, edgecolors="black", linewidths=0.9)
-    x, y = zip(*found["texts"], strict=True)
+    x, y = zip(*domain["texts"], strict=True)
     axes.scatter(x, y, s=190, c=list(colours.values()), marker="*", edgecolors="black", linewidths=0.9, zorder=4)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.margins(0.06)
 
 
-def _label_texts(axes: Axes, found: dict[str, Any], names: list[str]) -> None:
-    """The class names near the texts, with a line to each, on no other name or text and not on the few class means."""
+def _label_texts(axes: Axes, domain: dict[str, Any], names: list[str]) -> None:
+    """Write the class names near the texts, with a line to each; they cover no name, no text and no class mean."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    few = found["marks"] if len(found["marks"]) <= MOST else []
+    few = domain["marks"] if len(domain["marks"]) <= MOST else []
     points, others = (
-        [((x - left) / (right - left), (y - low) / (high - low)) for x, y in part] for part in (found["texts"], few)
+        [((x - left) / (right - left), (y - low) / (high - low)) for x, y in part] for part in (domain["texts"], few)
     )
     places = label_places(points, [0.02 + 0.018 * len(name) for name in names], 0.055, others)
     box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
@@ -237,7 +241,7 @@ def _label_texts(axes: Axes, found: dict[str, Any], names: list[str]) -> None:
 
 
 def _legend(figure: Figure, results: dict[str, Any], colours: dict[int, str]) -> None:
-    """Colours and marks, under the panels."""
+    """Colours and marks, below the panels."""
     from matplotlib.lines import Line2D
 
     def mark(marker: str, label: str, size: float = 7, **style: Any) -> Line2D:
@@ -247,5 +251,5 @@ def _legend(figure: Figure, results: dict[str, Any], colours: dict[int, str]) ->
     if (rest := results["all_classes"] - len(colours)) > 0:
         handles.append(mark("o", f"{rest} other classes", color=OTHERS))
     dark: dict[str, Any] = {"markerfacecolor": "white", "markeredgecolor": "black"}
-    handles += [mark("o", MARKS[results["adapter"]], **dark), mark("*", "class text", 11, **dark)]
+    handles += [mark("o", mark_name(results["adapter"]), **dark), mark("*", "class text", 11, **dark)]
     figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=8, frameon=False)

@@ -1,7 +1,8 @@
-"""Studies: the paper's figures and analysis tables, on any data set, from stored embeddings. One file each.
+"""The list of studies: the paper's figures and analysis tables, on any data set, from stored embeddings.
 
-A study *measures* (a JSON-able dict) and *draws* what it measured; nothing is drawn that is not in the record. They are
-imported when they are asked for, so that the names alone cost nothing.
+A study *measures* a dict of JSON values and *draws* from it alone. To add one, write its class (contract:
+:mod:`clip_tca.studies.base`) in a file of its own and add its name to :data:`NAMES`. Studies are imported when they are
+first used, so that the list of names costs no import of torch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ def study_class(name: str) -> type[Study]:
     if name not in NAMES:
         raise ValueError(f"study: {name!r}; allowed are {', '.join(NAMES)}")
     words = name.split("-")
-    found: type[Study] = getattr(
-        import_module(f"clip_tca.studies.{'_'.join(words)}"), "".join(word.capitalize() for word in words)
-    )
-    return found
+    module = import_module(f"clip_tca.studies.{'_'.join(words)}")
+    study: type[Study] = getattr(module, "".join(word.capitalize() for word in words))
+    return study

@@ -1,8 +1,8 @@
-"""A study on a data set: the record of what it measured, and the figure of that record.
+"""Runs a study on a data set: its record, and the figure drawn from that record.
 
 The record is JSON: ``schema_version``, ``study``, ``title``, ``paper``, ``dataset``, ``data``, ``model``, ``prompts``,
-``reference``, ``options``, ``results``, ``finding``, ``versions``, ``commit`` and ``cost``. Everything that changes
-from run to run is in ``cost`` (and in the results of ``efficiency``, which are seconds).
+``reference``, ``options``, ``results``, ``finding``, ``versions``, ``commit`` and ``cost``. Only ``cost`` differs from
+run to run (and the results of ``efficiency``, which are times).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("clip_tca")
 
 DEFAULT_REFERENCE = "photo"
-"""The domain that stands for the source where nobody says otherwise and there is one of that name."""
+"""The domain that stands for the source by default, if there is one of that name."""
 
 DPI = 144
 
@@ -52,11 +52,11 @@ def run_study(
     Args:
         name: As in :data:`clip_tca.studies.registry.NAMES`.
         dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`; None for a study that makes its own data.
-        reference: The source-like domain; None takes ``photo``, where there is such a domain.
+        reference: The source-like domain; None takes ``photo``, if there is such a domain.
         options: Options of the study, such as ``{"groups": 5}``.
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`.
     """
-    study, chosen = make(name, options or {})
+    study, all_options = build_study(name, options or {})
     about: dict[str, Any] = {"dataset": None, "data": None, "model": None, "prompts": None, "cost": {}}
     subject = None
     if study.needs_data:
@@ -65,12 +65,12 @@ def run_study(
         source = Inputs(dataset, **inputs)
         embedded = source.embed()
         about = embedded.about
-        found = choose_reference(study, list(embedded.data.domains), reference)
+        domain = choose_reference(study, list(embedded.data.domains), reference)
         text = embedded.data.text.to(choose_device(source.device))
         classifier = ZeroShotClassifier(text, embedded.data.scale)
-        subject = Subject(embedded, classifier, found, source.progress)
+        subject = Subject(embedded, classifier, domain, source.progress)
     elif dataset is not None or reference is not None:
-        log.warning("%s makes its own data: %s is not looked at", name, dataset or reference)
+        log.warning("%s makes its own data: %s is ignored", name, dataset or reference)
     began = time.perf_counter()
     with without_warnings():
         results = study.measure(subject)
@@ -82,7 +82,7 @@ def run_study(
         "paper": study.paper,
         **{key: about[key] for key in ("dataset", "data", "model", "prompts")},
         "reference": None if subject is None else subject.reference,
-        "options": chosen,
+        "options": all_options,
         "results": results,
         "finding": study.describe(results),
         "versions": versions(),
@@ -91,37 +91,37 @@ def run_study(
     }
 
 
-def make(name: str, options: dict[str, Any]) -> tuple[Study, dict[str, Any]]:
-    """A study, and all its options with those that were not given."""
+def build_study(name: str, options: dict[str, Any]) -> tuple[Study, dict[str, Any]]:
+    """A study, and all its options with their defaults."""
     kind = study_class(name)
-    known = {
+    defaults = {
         option: parameter.default
         for option, parameter in inspect.signature(kind).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    if unknown := [option for option in options if option not in known]:
-        allowed = ", ".join(known) or "none"
+    if unknown := [option for option in options if option not in defaults]:
+        allowed = ", ".join(defaults) or "none"
         raise ValueError(f"option: study {name} has no {unknown[0]!r}; allowed are {allowed}")
-    return kind(**options), {**known, **options}
+    return kind(**options), {**defaults, **options}
 
 
 def choose_reference(study: Study, domains: list[str], given: str | None) -> str | None:
-    """The source-like domain: as given, else ``photo``, else None for a study that does without."""
+    """The source-like domain: as given, else ``photo``, else None for a study that needs none."""
     if given is not None:
         given = domain_named(given, domains, "reference")
-    found = given or (DEFAULT_REFERENCE if DEFAULT_REFERENCE in domains else None)
-    if found is None and study.needs_reference:
+    reference = given or (DEFAULT_REFERENCE if DEFAULT_REFERENCE in domains else None)
+    if reference is None and study.needs_reference:
         raise ValueError(f"reference: study {study.name} needs a source-like domain; name one of {', '.join(domains)}")
-    if found is not None and len(domains) == 1:
+    if reference is not None and len(domains) == 1:
         if study.needs_reference or given is not None:
-            raise ValueError(f"reference: {found!r} is the only domain, and there is none to compare with it")
+            raise ValueError(f"reference: {reference!r} is the only domain; another is needed to compare with it")
         return None
-    return found
+    return reference
 
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Silence what adapters say of too few embeddings: a study shows what comes of that, on purpose."""
+    """Silence the adapters' warnings about too few embeddings: studies use few on purpose."""
     log = logging.getLogger("clip_tca.adapters.base")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -132,13 +132,13 @@ def without_warnings() -> Iterator[None]:
 
 
 def check_matplotlib() -> None:
-    """Say how to get matplotlib, if it is missing, before the work and not after it."""
+    """Fail before the measurement, with the command to install matplotlib, if it is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError('figures need matplotlib: pip install "clip-tca[plot]" (or write the record only)')
 
 
-def outputs(prefix: str | Path, figure: bool = True) -> dict[str, Path]:
-    """The files of a prefix, by format; a suffix of one of them is not part of the prefix."""
+def output_files(prefix: str | Path, figure: bool = True) -> dict[str, Path]:
+    """The files of a prefix, by format; a suffix such as ``.svg`` is removed from the prefix."""
     text = str(prefix)
     if text.endswith(("/", "\\")):
         raise ValueError(f"output: {text} is a folder; name a prefix in it, such as {text}study")
@@ -151,7 +151,7 @@ def save_study(record: dict[str, Any], prefix: str | Path, figure: bool = True) 
     """Write ``PREFIX.json`` and, drawn from the record alone, ``PREFIX.svg`` and ``PREFIX.png``: all or none."""
     if figure:
         check_matplotlib()
-    files = outputs(prefix, figure)
+    files = output_files(prefix, figure)
     with ExitStack() as stack:
         parts = {form: stack.enter_context(atomic(path)) for form, path in files.items()}
         text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
@@ -165,9 +165,9 @@ def _draw(record: dict[str, Any], parts: dict[str, Path]) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from clip_tca.studies.drawing import STYLE
+    from clip_tca.studies.figure_style import STYLE
 
-    study, _ = make(record["study"], record["options"])
+    study, _ = build_study(record["study"], record["options"])
     title, alt = _title(record), " ".join(record["finding"])
     about: dict[str, dict[str, Any]] = {
         "svg": {"Title": title, "Description": alt, "Date": None, "Creator": "clip-tca"},
@@ -177,7 +177,7 @@ def _draw(record: dict[str, Any], parts: dict[str, Path]) -> None:
     with rc_context(style):
         figure = Figure(layout="constrained")
         study.draw(json.loads(json.dumps(record["results"])), figure)
-        _entitle(figure, title)
+        _set_title(figure, title)
         for form, part in parts.items():
             figure.savefig(part, format=form, dpi=DPI, metadata=about[form])
 
@@ -187,8 +187,8 @@ def _title(record: dict[str, Any]) -> str:
     return f"{record['title'][:1].upper()}{record['title'][1:]}{where}"
 
 
-def _entitle(figure: Figure, title: str) -> None:
-    """The study's own title stands; else the record's, at the left, in lines that fit."""
+def _set_title(figure: Figure, title: str) -> None:
+    """Set the record's title at the left, in lines that fit, unless the study has set its own."""
     if figure.get_suptitle():
         return
     lines = textwrap.fill(title, int(figure.get_size_inches()[0] * 10))

@@ -1,18 +1,18 @@
-"""The ablation on the test set's size: fit on a few of the test embeddings, predict them all.
+"""The ablation on the test set's size: fit on some of the test embeddings, predict all of them.
 
-For each number and seed a random part of the domain is all that an adapter sees; its map then predicts the whole
-domain, so that accuracies of different sizes are on the same images.
+For each size and seed an adapter is fitted on a random part of the domain. It then predicts the whole domain, so that
+accuracies of different sizes are on the same images.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.core.checks import check_whole, names, numbers
+from clip_tca.core.checks import check_whole, choices, whole_numbers
 from clip_tca.evaluation.method_choice import choose
-from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, present, shifted, shuffled, spread
-from clip_tca.studies.measurable import ADAPTING_EMBEDDINGS
+from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.measured_methods import ADAPTING_EMBEDDINGS
+from clip_tca.studies.scores import accuracy, shuffled, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TestSize(Study):
     """Accuracy over the number of test embeddings seen."""
 
-    __test__ = False  # not a test, whatever pytest makes of its name
+    __test__ = False  # not a test, despite its name
 
     name = "test-size"
     summary = "How many test embeddings are enough?"
@@ -35,67 +35,76 @@ class TestSize(Study):
         methods: str | list[str] | tuple[str, ...] = ("linear-tca", "conditional-tca"),
     ) -> None:
         """Draw ``seeds`` random parts of each of ``sizes``; sizes beyond the domain's are left out."""
-        self.sizes = numbers("sizes", sizes)
+        self.sizes = whole_numbers("sizes", sizes)
         check_whole("seeds", seeds)
         self.seeds = seeds
-        self.methods = names("methods", methods, ADAPTING_EMBEDDINGS)
+        self.methods = choices("methods", methods, ADAPTING_EMBEDDINGS)
         if self.sizes[0] < 2:
             raise ValueError("sizes: 1; a fit needs at least 2 embeddings")
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """Mean and deviation over seeds, for each domain, method and size; and the fit on everything."""
-        subject = present(subject)
+        subject = required(subject)
         g = subject.classifier
         domains: dict[str, Any] = {}
-        for name, z, y in shifted(subject):
+        for name, z, y in subject.shifted_domains():
             parts = [shuffled(len(z), seed, z.device) for seed in range(self.seeds)]
             sizes = [size for size in self.sizes if size < len(z)]
             methods: dict[str, Any] = {}
             for method in choose(self.methods, {}):
                 rows = []
                 for size in (*sizes, len(z)):
-                    found = []
-                    for part in parts if size < len(z) else parts[:1]:  # of everything there is one draw
+                    accuracies = []
+                    for part in parts if size < len(z) else parts[:1]:  # the whole domain has one sample only
                         adapter = method.adapter(g)
                         if adapter is None:
                             raise ValueError(f"methods: {method.name} adapts nothing")
-                        found.append(accuracy(adapter.fit(z[part[:size]]).predict(z), y))
-                    rows.append({"images": size, "accuracies": found, **spread(found)})
+                        accuracies.append(accuracy(adapter.fit(z[part[:size]]).predict(z), y))
+                    rows.append({"images": size, "accuracies": accuracies, **spread(accuracies)})
                 methods[method.name] = rows
             domains[name] = {"images": len(z), "zero_shot": accuracy(g.predict(z), y), "methods": methods}
         return {"domains": domains}
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain, a line and a band of one standard deviation for each method."""
-        from clip_tca.studies.drawing import COLOURS, at_least, label, legend_below, level, panels, series, sizes_axis
+        from clip_tca.studies.figure_style import (
+            COLOURS,
+            at_least,
+            label,
+            legend_below,
+            level,
+            panels,
+            series,
+            sizes_axis,
+        )
 
         axes = panels(figure, [label(name) for name in results["domains"]])
-        for panel, found in zip(axes, results["domains"].values(), strict=True):
-            for i, (method, rows) in enumerate(found["methods"].items()):
+        for panel, domain in zip(axes, results["domains"].values(), strict=True):
+            for i, (method, rows) in enumerate(domain["methods"].items()):
                 x, mean = [row["images"] for row in rows], [row["mean"] for row in rows]
                 low, high = ([row["mean"] + sign * row["std"] for row in rows] for sign in (-1, 1))
                 panel.fill_between(x, low, high, color=COLOURS[i % len(COLOURS)], alpha=0.18, linewidth=0)
                 panel.plot(x, mean, label=f"{method} (mean ± std)", **series(i))
-            level(panel, found["zero_shot"], "zero-shot")
+            level(panel, domain["zero_shot"], "zero-shot")
             sizes_axis(panel, x, "test embeddings seen")
             at_least(panel)
         axes[0].set_ylabel("accuracy on the domain (%)")
         legend_below(figure, axes[0])
 
     def describe(self, results: dict[str, Any]) -> list[str]:
-        """Few, many, and from where on it pays."""
+        """Accuracy with few and with all embeddings, and from which size on it is above zero-shot."""
         lines = []
-        for name, found in results["domains"].items():
-            for method, rows in found["methods"].items():
+        for name, domain in results["domains"].items():
+            for method, rows in domain["methods"].items():
                 enough = [
                     row["images"]
                     for i, row in enumerate(rows)
-                    if all(later["mean"] > found["zero_shot"] for later in rows[i:])
+                    if all(later["mean"] > domain["zero_shot"] for later in rows[i:])
                 ]
-                pays = f"above zero-shot from {enough[0]} on" if enough else "not above zero-shot with all"
+                gain = f"above zero-shot from {enough[0]} on" if enough else "not above zero-shot with all"
                 lines.append(
                     f"{name}, {method}: {rows[0]['mean']:.2f} ± {rows[0]['std']:.2f} % with {rows[0]['images']}, "
-                    f"{rows[-1]['mean']:.2f} % with all {rows[-1]['images']}, zero-shot {found['zero_shot']:.2f} %; "
-                    f"{pays}."
+                    f"{rows[-1]['mean']:.2f} % with all {rows[-1]['images']}, zero-shot {domain['zero_shot']:.2f} %; "
+                    f"{gain}."
                 )
         return lines

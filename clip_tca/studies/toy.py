@@ -1,23 +1,22 @@
-"""``toy``: the paper's two-dimensional shifts, and what each map makes of them.
+"""``toy``: the paper's two-dimensional shifts, and the result of each map on them.
 
 The paper draws them (its figure 4 a, b and the figures "Adaptation process of LinearTCA to datasets with linear /
-nonlinear shifts"; data in :mod:`clip_tca.studies.shifts`) and says neither what the pseudo-source is, nor what the
-classifier, nor how many steps W took. What is done here:
+nonlinear shifts"; data in :mod:`clip_tca.studies.toy_shifts`) but does not specify the pseudo-source, the classifier or
+the number of steps of W. This study uses:
 
-* **The test domain is aligned with the source itself**, as its pictures suggest: they show the map, not the selection.
-  A test-time method has no source, so the same linear map with a pseudo-source, the 30 most certain test points of each
-  predicted class, is measured beside it.
-* **g** is the linear classifier of the source's clusters, Gaussians of one common variance: logits
-  (x·m_c − ‖m_c‖²/2) / s², with the means m_c and the variance s² of the source points. (It needs a bias, which a
-  classifier by texts has not, so the maps are taken from :mod:`clip_tca.adapters.solvers`, not through LinearTCA.)
-* **Process**: W by Adam from the identity with the paper's learning rate, 1e-3, until nothing changes any more; at step
-  0 only the means are aligned. ``LinearTCA`` is the package's closed form (Monge).
-* **MLP-2, MLP-3**: the residual perceptron of :mod:`clip_tca.adapters.residual_mlp`, 16 wide, trained from the identity
-  until mean and covariance are met. (The package's MLPTCA begins with the linear map. In two dimensions that
-  leaves it nothing to learn, which ``loss_after_linear`` records.)
+* **Target: the source itself**, as its figures suggest: they show the map, not the selection. A test-time method has no
+  source, so the same linear map to a pseudo-source, the 30 most certain test points of each predicted class, is
+  measured too. (The target is not a selection of LinearTCA, so the maps come from :mod:`clip_tca.adapters.solvers`.)
+* **g**: the linear classifier of the source's clusters, Gaussians of one common variance: logits
+  (x·m_c − ‖m_c‖²/2) / s², with the means m_c and the variance s² of the source points.
+* **Process**: W by Adam from the identity with the paper's learning rate, 1e-3, until convergence; at step 0 only the
+  means are aligned. ``LinearTCA`` is the package's closed form (Monge).
+* **MLP-2, MLP-3**: the residual MLP of :mod:`clip_tca.adapters.residual_mlp`, 16 wide, trained from the identity until
+  mean and covariance match. (The package's MLPTCA begins with the linear map. In two dimensions that leaves it nothing
+  to learn, which ``loss_after_linear`` records.)
 
 Measured against the source: correlation distance ‖Σ − Σ_s‖²_F / 4d², distance of the means, mean distance of a class
-centre from its own in the source, and accuracy of g. The last two look at the classes of the test points; no map does.
+centre from its own in the source, and accuracy of g. Only the last two use the classes of the test points; no map does.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ from torch import Tensor
 from clip_tca.adapters import residual_mlp, solvers
 from clip_tca.adapters.pseudo_source import select, uncertainty
 from clip_tca.adapters.statistics import Moments, coral_distance
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
 from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.plane import rounded
-from clip_tca.studies.shifts import SHIFTS, SOURCE_POINTS, TEST_POINTS, Points, Shift
+from clip_tca.studies.projection import rounded
+from clip_tca.studies.toy_shifts import SHIFTS, SOURCE_POINTS, TEST_POINTS, Points, Shift
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 STEPS = (0, 50, 100, 200, 400, 800, 1600)
 """Steps of W at which the process is measured."""
 
-SHOWN = (0, 100, 200, 400, 1600)
-"""Those that are drawn, after the unadapted points: six pictures, as in the paper."""
+DRAWN_STEPS = (0, 100, 200, 400, 1600)
+"""The steps that are drawn, after the unadapted points: six panels, as in the paper."""
 
 MLP_STEPS, MLP_WIDTH, LR = 600, 16, 1e-3
 
@@ -71,7 +71,7 @@ class Toy(Study):
         """Store the options.
 
         Args:
-            seed: Of the points, and of the perceptrons' first layers.
+            seed: Of the points, and of the MLPs' first layers.
             points: Test points of each cluster.
         """
         check_whole("seed", seed, 0, 2**63 - 1)
@@ -89,27 +89,27 @@ class Toy(Study):
         figure.set_layout_engine("constrained")
         figure.set_size_inches(12, 4.8 * len(shifts))
         grid = figure.add_gridspec(2 * len(shifts), 6)
-        for i, (name, found) in enumerate(shifts.items()):
+        for i, (name, shift) in enumerate(shifts.items()):
             above, below = 2 * i, 2 * i + 1
             places = [grid[above, column] for column in range(6)] + [grid[below, column] for column in range(4)]
-            panels = _scatters(figure, places, found)
+            panels = _scatters(figure, places, shift)
             panels[0].set_ylabel(f"{name} shift: process", fontsize=10)
             panels[6].set_ylabel(f"{name} shift: maps", fontsize=10)
-            _curves(figure.add_subplot(grid[below, 4:]), found)
+            _curves(figure.add_subplot(grid[below, 4:]), shift)
         handles, labels = panels[-1].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, markerscale=3, frameon=False)
 
     def describe(self, results: dict[str, Any]) -> list[str]:
         """A few lines for each shift."""
         lines = []
-        for name, found in results["shifts"].items():
-            before, shifted, maps = found["before"], found["process"]["0"], found["maps"]
+        for name, shift in results["shifts"].items():
+            before, shifted, maps = shift["before"], shift["process"]["0"], shift["maps"]
             linear, selected = maps["linear-tca"], maps["linear-tca, pseudo-source"]
             distances = [f"{FINAL[key]} {maps[key]['correlation']:.2f}" for key in list(FINAL)[:3]]
-            perceptrons = [f"{FINAL[key]} {maps[key]['accuracy']:.1f} %" for key in ("mlp2-tca", "mlp3-tca")]
+            mlps = [f"{FINAL[key]} {maps[key]['accuracy']:.1f} %" for key in ("mlp2-tca", "mlp3-tca")]
             lines += [
                 f"{name} shift: accuracy {before['accuracy']:.1f} % before, {linear['accuracy']:.1f} % after LinearTCA "
-                f"({shifted['accuracy']:.1f} % by aligning the means alone); {', '.join(perceptrons)}.",
+                f"({shifted['accuracy']:.1f} % by aligning the means alone); {', '.join(mlps)}.",
                 f"{name} shift: correlation distance from the source {before['correlation']:.2f} before, "
                 f"{', '.join(distances)}; the mean is {before['mean']:.2f} from the source's before, "
                 f"{linear['mean']:.2f} after LinearTCA, class centres {before['centres']:.2f} and "
@@ -124,52 +124,52 @@ class Toy(Study):
 def _measure(shift: Shift, seed: int, points: int) -> dict[str, Any]:
     source, test = shift.draw(seed, points)
     score = partial(_scored, source=source, test=test)
-    here, there = Moments.of(test.x), Moments.of(source.x)
+    moments, target = Moments.of(test.x), Moments.of(source.x)
     chosen = pseudo_source(source, test.x)
     selected = Moments.of(test.x[chosen])
-    process = {step: _linear(test.x, here, there, step) for step in STEPS}
-    linear = _linear(test.x, here, there)
-    moved = {
+    process = {step: _linear(test.x, moments, target, step) for step in STEPS}
+    linear = _linear(test.x, moments, target)
+    mapped = {
         "linear-tca": linear,
-        **{f"mlp{layers}-tca": _perceptron(test.x, there, layers, seed) for layers in (2, 3)},
-        "linear-tca, pseudo-source": _linear(test.x, here, selected),
+        **{f"mlp{layers}-tca": _mlp(test.x, target, layers, seed) for layers in (2, 3)},
+        "linear-tca, pseudo-source": _linear(test.x, moments, selected),
     }
-    left, whole = (residual_mlp.distances(x, there.mean, there.covariance()) for x in (linear, test.x))
+    after, before = (residual_mlp.distances(x, target.mean, target.covariance()) for x in (linear, test.x))
     return {
         "source": rounded(source.x),
         "test": rounded(test.x),
         "pseudo_source": rounded(test.x[chosen]),
         "before": score(test.x),
         "process": {
-            str(step): {**score(x), **({"points": rounded(x)} if step in SHOWN else {})} for step, x in process.items()
+            str(step): score(x) | ({"points": rounded(x)} if step in DRAWN_STEPS else {}) for step, x in process.items()
         },
-        "maps": {name: {**score(x), "points": rounded(x)} for name, x in moved.items()},
-        "loss_after_linear": float((left / whole).sum()),
+        "maps": {name: {**score(x), "points": rounded(x)} for name, x in mapped.items()},
+        "loss_after_linear": float((after / before).sum()),
     }
 
 
-def logits(source: Points, x: Tensor) -> Tensor:
-    """g: class scores ``(n, classes)`` by Gaussians of one variance around the source's class means."""
+def source_classifier(source: Points) -> LinearClassifier:
+    """g: Gaussians of one variance around the source's class means."""
     centres = source.centres()
     variance = (source.x - centres[source.y]).square().sum() / (2 * (len(source.x) - len(centres)))
-    return (x @ centres.T - centres.square().sum(dim=1) / 2) / variance
+    return LinearClassifier(centres / variance, -centres.square().sum(dim=1) / 2 / variance)
 
 
 def pseudo_source(source: Points, x: Tensor) -> Tensor:
     """Indices of the most certain points of ``x``, as many of each predicted class as the source has."""
-    p = logits(source, x).softmax(dim=1)
+    p = source_classifier(source).probabilities(x)
     return select(uncertainty(p), p.argmax(dim=1), torch.full((p.shape[1],), SOURCE_POINTS))
 
 
-def _linear(x: Tensor, here: Moments, there: Moments, steps: int | None = None) -> Tensor:
-    """(x − μ_t)W + μ_s with W after some steps, or exact."""
-    sigmas = here.covariance(), there.covariance()
+def _linear(x: Tensor, test: Moments, target: Moments, steps: int | None = None) -> Tensor:
+    """(x − μ_t)W + μ_s with W after ``steps`` gradient steps; None is the closed form."""
+    sigmas = test.covariance(), target.covariance()
     w = solvers.monge(*sigmas) if steps is None else solvers.gradient(*sigmas, steps, LR)
-    return (x - here.mean) @ w + there.mean
+    return (x - test.mean) @ w + target.mean
 
 
-def _perceptron(x: Tensor, there: Moments, layers: int, seed: int) -> Tensor:
-    mu, sigma = there.mean, there.covariance()
+def _mlp(x: Tensor, target: Moments, layers: int, seed: int) -> Tensor:
+    mu, sigma = target.mean, target.covariance()
     block = residual_mlp.start(x.shape[1], layers, MLP_WIDTH, seed, x.device, x.dtype)
     frame, fitted, _, _ = residual_mlp.fit(x, mu, sigma, residual_mlp.distances(x, mu, sigma), block, MLP_STEPS, LR)
     return residual_mlp.apply(x, frame, fitted)
@@ -177,51 +177,51 @@ def _perceptron(x: Tensor, there: Moments, layers: int, seed: int) -> Tensor:
 
 def _scored(x: Tensor, source: Points, test: Points) -> dict[str, float]:
     """Distances of the mapped test points ``x`` from the source, and accuracy."""
-    here, there = Moments.of(x), Moments.of(source.x)
-    apart = Points(x, test.y).centres() - source.centres()
+    mapped, target = Moments.of(x), Moments.of(source.x)
+    offsets = Points(x, test.y).centres() - source.centres()
     return {
-        "correlation": float(coral_distance(here.covariance(), there.covariance())),
-        "mean": float(torch.linalg.vector_norm(here.mean - there.mean)),
-        "centres": float(torch.linalg.vector_norm(apart, dim=1).mean()),
-        "accuracy": 100 * float((logits(source, x).argmax(dim=1) == test.y).double().mean()),
+        "correlation": float(coral_distance(mapped.covariance(), target.covariance())),
+        "mean": float(torch.linalg.vector_norm(mapped.mean - target.mean)),
+        "centres": float(torch.linalg.vector_norm(offsets, dim=1).mean()),
+        "accuracy": 100 * float((source_classifier(source).predict(x) == test.y).double().mean()),
     }
 
 
-def _scatters(figure: Figure, places: list[Any], found: dict[str, Any]) -> list[Axes]:
-    """The points before, at the steps shown, and after each map; all with the same limits."""
-    shown = {"before": found["before"]}
-    shown |= {f"step {step}" if step else "step 0: means only": found["process"][str(step)] for step in SHOWN}
-    shown |= {title: found["maps"][key] for key, title in FINAL.items()}
+def _scatters(figure: Figure, places: list[Any], shift: dict[str, Any]) -> list[Axes]:
+    """The points before, at the drawn steps, and after each map; all with the same limits."""
+    titled = {"before": shift["before"]}
+    titled |= {f"step {step}" if step else "step 0: means only": shift["process"][str(step)] for step in DRAWN_STEPS}
+    titled |= {title: shift["maps"][key] for key, title in FINAL.items()}
     panels: list[Axes] = []
-    for place, (title, one) in zip(places, shown.items(), strict=True):
+    for place, (title, scores) in zip(places, titled.items(), strict=True):
         shared = {"sharex": panels[0], "sharey": panels[0]} if panels else {}
         panels.append(figure.add_subplot(place, **shared))
-        _scatter(panels[-1], found, one)
-        panels[-1].set_title(f"{title}\naccuracy {one['accuracy']:.1f} %", fontsize=9)
-    x, y = zip(*found["pseudo_source"], strict=True)
+        _scatter(panels[-1], shift, scores)
+        panels[-1].set_title(f"{title}\naccuracy {scores['accuracy']:.1f} %", fontsize=9)
+    x, y = zip(*shift["pseudo_source"], strict=True)
     panels[-1].scatter(x, y, s=12, c="none", edgecolors="black", linewidths=0.5, label="pseudo-source")
     return panels
 
 
-def _scatter(axes: Axes, found: dict[str, Any], one: dict[str, Any]) -> None:
-    """Test, source and, where there are some, transformed points."""
-    groups = {"test": found["test"], "transformed": one.get("points", []), "source": found["source"]}
+def _scatter(axes: Axes, shift: dict[str, Any], scores: dict[str, Any]) -> None:
+    """Test, source and, if there are any, transformed points."""
+    groups = {"test": shift["test"], "transformed": scores.get("points", []), "source": shift["source"]}
     for name, points in groups.items():
         if points:
             x, y = zip(*points, strict=True)
-            faint = 0.35 if name == "test" and "points" in one else 0.8
+            faint = 0.35 if name == "test" and "points" in scores else 0.8
             axes.scatter(x, y, s=4, c=COLOURS[name], alpha=faint, linewidths=0, label=name, rasterized=True)
     axes.tick_params(labelsize=7)
 
 
-def _curves(axes: Axes, found: dict[str, Any]) -> None:
-    """Distances along the steps, relative to those before, and accuracy."""
-    steps = [int(step) for step in found["process"]]
+def _curves(axes: Axes, shift: dict[str, Any]) -> None:
+    """Distances along the steps, relative to those before adaptation, and accuracy."""
+    steps = [int(step) for step in shift["process"]]
     titles = {"correlation": "correlation distance", "centres": "distance of class centres"}
     for (key, title), style in zip(titles.items(), ("-o", "--s"), strict=True):
-        values = [found["process"][str(step)][key] / found["before"][key] for step in steps]
+        values = [shift["process"][str(step)][key] / shift["before"][key] for step in steps]
         axes.plot(steps, values, style, ms=4, label=f"{title} (before: 1)")
-    axes.plot(steps, [one["accuracy"] / 100 for one in found["process"].values()], ":^", ms=4, label="accuracy")
+    axes.plot(steps, [scores["accuracy"] / 100 for scores in shift["process"].values()], ":^", ms=4, label="accuracy")
     axes.set_xscale("symlog", linthresh=50)
     axes.set_xticks(steps, [str(step) for step in steps], fontsize=7)
     axes.set_ylim(-0.03, 1.08)

@@ -1,11 +1,11 @@
 """The upper bound: how much better would LinearTCA be if it knew the source, or the class proportions?
 
-All rows map (z − μ_t)W + μ with the Monge map and Ledoit–Wolf shrinkage, LinearTCA's own; they differ in μ and Σ:
+All rows use the map (z − μ_t)W + μ with LinearTCA's Monge map and Ledoit–Wolf shrinkage. They differ in μ and Σ:
 
-* the pseudo-source: LinearTCA as users have it;
+* the pseudo-source: LinearTCA itself;
 * **oracle (true labels)**: the pseudo-source with the true class proportions of the test set;
 * **oracle (source data)**: mean and covariance of the reference domain, the paper's LinearTCA(b);
-* **oracle (source data, true labels)**: the same of as much of the reference as has the test set's true proportions.
+* **oracle (source data, true labels)**: the same of a part of the reference with the test set's true proportions.
 
 The paper's TCA(a), fine-tuned on the labelled test set, is another model and not measured here.
 """
@@ -21,10 +21,10 @@ from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.pseudo_source import select
 from clip_tca.adapters.solvers import monge
 from clip_tca.adapters.statistics import Moments, ledoit_wolf_shrinkage, shrink
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import exact
-from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.domains import accuracy, present, shifted, source
+from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.scores import accuracy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,23 +36,23 @@ ROWS = {
     "oracle: source statistics": ["source data"],
     "oracle: source statistics, true proportions": ["source data", "true labels"],
 }
-"""What is measured, and what it uses that a user has not."""
+"""What is measured, and what it uses that is not available at test time."""
 
 
-def predict_aligned(g: ZeroShotClassifier, z: Tensor, there: Tensor) -> Tensor:
-    """Classes of ``z`` ``(n, d)`` mapped onto mean and covariance of ``there`` ``(m, d)`` as LinearTCA would."""
-    here, wanted = Moments.of(z), Moments.of(there)
-    sigmas = [shrink(moments.covariance(), ledoit_wolf_shrinkage(moments)) for moments in (here, wanted)]
-    return g.predict((exact(z) - here.mean) @ monge(*sigmas) + wanted.mean)
+def predict_aligned(g: LinearClassifier, z: Tensor, source: Tensor) -> Tensor:
+    """Classes of ``z`` ``(n, d)`` mapped to mean and covariance of ``source`` ``(m, d)`` as LinearTCA does it."""
+    test, target = Moments.of(z), Moments.of(source)
+    sigmas = [shrink(moments.covariance(), ledoit_wolf_shrinkage(moments)) for moments in (test, target)]
+    return g.predict((exact(z) - test.mean) @ monge(*sigmas) + target.mean)
 
 
 def in_proportion(labels: Tensor, wanted: Tensor, classes: int) -> Tensor:
-    """Indices of as many of ``labels`` as have the class proportions of ``wanted``; none if a class is missing."""
-    have, counts = (torch.bincount(y, minlength=classes) for y in (labels, wanted))
+    """Indices of a part of ``labels`` with the class proportions of ``wanted``; none if a class is missing."""
+    available, counts = (torch.bincount(y, minlength=classes) for y in (labels, wanted))
     present = counts > 0
-    if bool((have[present] == 0).any()):
+    if bool((available[present] == 0).any()):
         return torch.zeros(0, dtype=torch.int64, device=labels.device)
-    share = (have[present] / counts[present]).min()
+    share = (available[present] / counts[present]).min()
     return select(torch.zeros_like(labels, dtype=torch.float64), labels, (share * counts).round().long())
 
 
@@ -66,42 +66,42 @@ class UpperBound(Study):
 
     def measure(self, subject: Subject | None) -> dict[str, Any]:
         """Accuracy of every row on every domain."""
-        subject = present(subject)
-        g, (there, truth) = subject.classifier, source(subject)
+        subject = required(subject)
+        g, (source, truth) = subject.classifier, subject.source()
         domains: dict[str, Any] = {}
-        for name, z, y in shifted(subject):
-            chosen = there[in_proportion(truth, y, g.n_classes)]
+        for name, z, y in subject.shifted_domains():
+            chosen = source[in_proportion(truth, y, g.n_classes)]
             counts = torch.bincount(y, minlength=g.n_classes)
             predicted = {
                 "zero-shot": g.predict(z),
                 "linear-tca": LinearTCA(g).fit(z).predict(z),
                 "oracle: true proportions": None
-                if int(counts[0]) == 0  # which the oracle counts every class against
+                if int(counts[0]) == 0  # the oracle counts every class relative to class 0
                 else LinearTCA(g, balance="oracle").fit(z, labels=y).predict(z),
-                "oracle: source statistics": predict_aligned(g, z, there),
+                "oracle: source statistics": predict_aligned(g, z, source),
                 "oracle: source statistics, true proportions": predict_aligned(g, z, chosen)
                 if len(chosen) > 1
                 else None,
             }
-            domains[name] = {row: None if found is None else accuracy(found, y) for row, found in predicted.items()}
+            domains[name] = {row: None if p is None else accuracy(p, y) for row, p in predicted.items()}
         return {"reference": subject.reference, "uses": ROWS, "domains": domains}
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain, a dot for each row; oracles are open."""
-        from clip_tca.studies.drawing import COLOURS, GREY, at_least, dots, label, panels, value
+        from clip_tca.studies.figure_style import COLOURS, GREY, at_least, dots, label, panels, value
 
         rows = list(results["uses"])
         axes = panels(figure, [label(name) for name in results["domains"]], 2.3, sharey=True)
-        for panel, found in zip(axes, results["domains"].values(), strict=True):
+        for panel, domain in zip(axes, results["domains"].values(), strict=True):
             dots(panel, [row.replace(", ", ",\n") for row in rows])
-            panel.axvline(found["zero-shot"], color=GREY, linestyle=(0, (4, 3)), linewidth=1.2)
+            panel.axvline(domain["zero-shot"], color=GREY, linestyle=(0, (4, 3)), linewidth=1.2)
             for i, row in enumerate(rows):
-                if found[row] is None:
+                if domain[row] is None:
                     continue
                 oracle = bool(results["uses"][row])
                 colour = COLOURS[1] if oracle else COLOURS[0]
-                panel.plot(found[row], i, "o", color=colour, markersize=8, fillstyle="none" if oracle else "full")
-                value(panel, f"{found[row]:.1f}", found[row], i)
+                panel.plot(domain[row], i, "o", color=colour, markersize=8, fillstyle="none" if oracle else "full")
+                value(panel, f"{domain[row]:.1f}", domain[row], i)
             panel.set_ylim(top=-0.8)
             panel.set_xlabel("accuracy (%)")
             panel.margins(x=0.25)
@@ -111,8 +111,8 @@ class UpperBound(Study):
     def describe(self, results: dict[str, Any]) -> list[str]:
         """Every row, oracles marked."""
         lines = []
-        for name, found in results["domains"].items():
-            cells = [f"{row} {'not defined' if value is None else f'{value:.2f} %'}" for row, value in found.items()]
+        for name, domain in results["domains"].items():
+            cells = [f"{row} {'not defined' if value is None else f'{value:.2f} %'}" for row, value in domain.items()]
             lines.append(f"{name}: {'; '.join(cells)}.")
         lines.append("Oracles use what nobody has at test time: source data, or the true labels.")
         return lines

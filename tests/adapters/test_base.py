@@ -195,7 +195,7 @@ def test_bad_rows_are_named(make, shifted):
 @every
 def test_wrong_shapes_are_named(make, shifted):
     adapter = make(shifted.g)
-    with pytest.raises(ValueError, match="dimension 5, but the class texts have 24"):
+    with pytest.raises(ValueError, match="dimension 5, but the classifier has 24"):
         adapter.fit(torch.randn(10, 5))
     with pytest.raises(ValueError, match="empty"):
         adapter.fit(torch.randn(0, 24))

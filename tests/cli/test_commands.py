@@ -88,7 +88,7 @@ def test_version_and_module_form():
 def test_the_words_of_the_command_line_are_those_of_the_library():
     """They are written twice, so that ``--help`` needs no torch."""
     from clip_tca.cli.options import DATASETS
-    from clip_tca.datasets.source import NAMES
+    from clip_tca.datasets.image_source import NAMES
 
     assert set(DATASETS) == {*NAMES, "synthetic"}
 

@@ -96,5 +96,5 @@ def test_a_study_with_data_of_its_own_says_what_it_does_not_look_at(tmp_path, ca
         "--no-figure",
     ]
     assert main(words) == 0
-    assert "toy makes its own data: demo is not looked at" in capsys.readouterr().err
+    assert "toy makes its own data: demo is ignored" in capsys.readouterr().err
     assert (tmp_path / "toy.json").is_file()

@@ -242,7 +242,7 @@ def test_alone_nothing_is_sent():
     alone = Processes()
     assert alone.first
     assert alone.gather("a") == ["a"]
-    assert alone.everyone("a") == ["a"]
+    assert alone.all_gather("a") == ["a"]
     assert alone.broadcast("a") == "a"
     assert alone.together(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
@@ -256,5 +256,5 @@ def test_without_torchrun_there_is_one_process(monkeypatch):
 
 
 def test_what_the_first_says_the_others_need_not():
-    assert not OtherProcessError("gone").told
-    assert OtherProcessError("gone", told=True).told
+    assert not OtherProcessError("gone").reported
+    assert OtherProcessError("gone", reported=True).reported

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from clip_tca.datasets.folder import load_benchmark, load_folder
+from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.registry import BENCHMARKS
-from clip_tca.datasets.source import Source
 from tests.conftest import MINI
 
 
@@ -48,7 +48,7 @@ def test_every_known_layout_is_found(name, paths, tmp_path):
     assert [domain.labels for domain in data.domains.values()] == [[0]] * 4
     assert data.classes == BENCHMARKS[name].classes
     for domain in data.domains.values():
-        assert Path(domain.source(0)).is_file()
+        assert Path(domain.picture(0)).is_file()
 
 
 def test_the_right_data_set_is_taken_from_a_folder_with_several(tmp_path):
@@ -133,11 +133,11 @@ def test_a_folder_that_is_neither_layout_is_refused(paths, reason, tmp_path):
 
 def test_some_domains_can_be_chosen_in_any_spelling(tmp_path):
     make(tmp_path, *LAYOUTS[5][1])
-    data = Source("officehome", str(tmp_path), domains=("real_world", "Art")).load()
+    data = ImageSource("officehome", str(tmp_path), domains=("real_world", "Art")).load()
     assert list(data.domains) == ["Real World", "Art"]
     assert len(data.differences()) == 2
     with pytest.raises(ValueError, match=r"'Quickdraw'.*Clipart"):
-        Source("officehome", str(tmp_path), domains=("Quickdraw",)).load()
+        ImageSource("officehome", str(tmp_path), domains=("Quickdraw",)).load()
 
 
 def test_a_changed_file_changes_the_fingerprint_and_a_moved_folder_does_not(tmp_path):

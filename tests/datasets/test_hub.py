@@ -15,9 +15,9 @@ from PIL import Image
 
 from clip_tca.core.resources import resource
 from clip_tca.datasets.hub import Columns, load_hub
+from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.pictures import decode
 from clip_tca.datasets.registry import BENCHMARKS
-from clip_tca.datasets.source import Source
 from tests.conftest import MODEL
 from tests.hub import Hub
 
@@ -154,8 +154,8 @@ def test_local_copies_work_the_same_way(tmp_path):
         assert [len(domain) for domain in data.domains.values()] == [14 * times] * 4
         photo = data.domains["photo"]
         assert photo.labels[:7] == [0, 1, 2, 3, 4, 5, 6]
-        assert decode(photo.source(1)).size == (40, 46)
-        assert photo.marks[1].startswith(f"{len(photo.source(1))}:")
+        assert decode(photo.picture(1)).size == (40, 46)
+        assert photo.marks[1].startswith(f"{len(photo.picture(1))}:")
 
 
 def test_other_columns_and_kinds_of_labels(tmp_path):
@@ -210,11 +210,11 @@ def test_what_is_no_data_set_says_so(tmp_path):
         with pytest.raises(ValueError, match="could not be loaded"):
             load_hub(str(tmp_path / name), None)
     with pytest.raises(ValueError, match="not both"):
-        Source("pacs", data_dir=str(tmp_path), hub_id="a/b").load()
+        ImageSource("pacs", data_dir=str(tmp_path), hub_id="a/b").load()
     with pytest.raises(ValueError, match="needs --data-dir"):
-        Source("folder").load()
+        ImageSource("folder").load()
     with pytest.raises(ValueError, match="allowed are pacs"):
-        Source("imagenet").load()
+        ImageSource("imagenet").load()
 
 
 def test_rows_without_image_label_or_domain(tmp_path):
@@ -227,7 +227,7 @@ def test_rows_without_image_label_or_domain(tmp_path):
         return load_hub(str(tmp_path / "t.parquet"), None, columns=Columns("image", "kind", "where"))
 
     data = table(image=[*pictures(3), None])
-    assert data.domains["y"].source(1) is None
+    assert data.domains["y"].picture(1) is None
     with pytest.raises(ValueError, match="row 2 has no label"):
         table(kind=["a", "b", None, "b"])
     with pytest.raises(ValueError, match="row 1 has no domain"):
@@ -246,6 +246,6 @@ def test_domains_that_differ_in_spelling_only_are_told_apart(tmp_path):
     made = pacs(8).remove_columns("domain").add_column("domain", ["x y", "x_y"] * 4)
     made.to_parquet(tmp_path / "a.parquet")
     path = str(tmp_path / "a.parquet")
-    assert list(Source("folder", hub_id=path, domains=("x_y",)).load().domains) == ["x_y"]
+    assert list(ImageSource("folder", hub_id=path, domains=("x_y",)).load().domains) == ["x_y"]
     with pytest.raises(ValueError, match="more than one"):
-        Source("folder", hub_id=path, domains=("X-Y",)).load()
+        ImageSource("folder", hub_id=path, domains=("X-Y",)).load()

@@ -18,16 +18,17 @@ from PIL import Image
 from clip_tca.datasets.folder import load_folder
 from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.prompts import load_prompts
+from clip_tca.encoding.base import Encoder, Identity
 from clip_tca.encoding.decoding import default_workers
 from clip_tca.encoding.embedder import Embedder
-from clip_tca.encoding.open_clip import Encoder
+from clip_tca.encoding.open_clip import OpenClipEncoder
 from clip_tca.encoding.store import SHARD, Store
 from tests.conftest import INTERRUPTIBLE, MODEL
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return Encoder(MODEL, device="cpu")
+def encoder() -> OpenClipEncoder:
+    return OpenClipEncoder(MODEL, device="cpu")
 
 
 @pytest.fixture
@@ -62,12 +63,42 @@ def test_worker_processes_change_nothing(encoder, folder):
     assert torch.equal(alone["day"], helped["day"])
 
 
+def test_an_encoder_of_another_library_needs_the_contract_only(folder, tmp_path):
+    class Brightness(Encoder):
+        """The mean colour of an image: no library, no text tower."""
+
+        device, precision, model = torch.device("cpu"), "fp32", None
+        identity = Identity("brightness", "", "none", "none", {"size": 1}, "fp32", 10.0)
+        dim = 3
+
+        @property
+        def transform(self):
+            return lambda image: torch.tensor(image.getpixel((0, 0)), dtype=torch.float32)
+
+        def encode_images(self, batch):
+            return batch / 255
+
+    embedder = Embedder(Brightness(), Store(tmp_path / "store"), workers=0)
+    z = embedder.pictures(data_of(folder))["night"]
+    assert z[[0, 9]].tolist() == [
+        [0, 0, pytest.approx(100 / 255)],
+        [1, pytest.approx(4 / 255), pytest.approx(100 / 255)],
+    ]
+    assert torch.equal(Embedder(Brightness(), Store(tmp_path / "store")).pictures(data_of(folder))["night"], z)
+    with pytest.raises(ValueError, match="brightness has no text tower; give a classifier"):
+        embedder.texts(load_prompts("single", ["cat", "dog"]))
+    with pytest.raises(ValueError, match="brightness has no text tower"):
+        _ = Brightness().tokenizer
+
+
 def test_rows_are_in_the_order_of_the_names(encoder, folder):
     data = data_of(folder)
     z = Embedder(encoder, workers=0, batch=7).pictures(data)["night"]
     for i in range(len(data.domains["night"])):
-        picture = Image.open(data.domains["night"].source(i)).convert("RGB")
-        torch.testing.assert_close(z[i : i + 1], encoder.images(encoder.transform(picture)[None]), rtol=1e-4, atol=1e-5)
+        picture = Image.open(data.domains["night"].picture(i)).convert("RGB")
+        torch.testing.assert_close(
+            z[i : i + 1], encoder.encode_images(encoder.transform(picture)[None]), rtol=1e-4, atol=1e-5
+        )
 
 
 def test_only_a_damaged_shard_is_encoded_again(encoder, folder, tmp_path, caplog):
@@ -152,9 +183,9 @@ def test_out_of_memory_halves_the_batch_and_goes_on(encoder, folder, monkeypatch
         sizes.append(len(batch))
         if len(batch) > 20:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return Encoder.images(encoder, batch)
+        return OpenClipEncoder.encode_images(encoder, batch)
 
-    monkeypatch.setitem(encoder.__dict__, "images", scarce)
+    monkeypatch.setitem(encoder.__dict__, "encode_images", scarce)
     z = Embedder(encoder, workers=0).pictures(data_of(folder))["day"]
     torch.testing.assert_close(z, expected, rtol=1e-4, atol=1e-5)
     assert sizes[:3] == [64, 32, 16]
@@ -265,11 +296,11 @@ def test_files_of_the_same_names_and_sizes_are_told_apart(encoder, tmp_path):
 def test_embeddings_that_are_not_finite_are_an_error_not_missing_images(encoder, folder, monkeypatch):
     def overflow(batch: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode(False):
-            z = Encoder.images(encoder, batch).clone()
+            z = OpenClipEncoder.encode_images(encoder, batch).clone()
         z[0] = float("nan")
         return z
 
-    monkeypatch.setitem(encoder.__dict__, "images", overflow)
+    monkeypatch.setitem(encoder.__dict__, "encode_images", overflow)
     with pytest.raises(ValueError, match=r"1 of 10 embeddings are not finite.*--precision fp32"):
         Embedder(encoder, workers=0, skip_bad=True).pictures(
             ImageSet("x", ["a"], {"night": data_of(folder).domains["night"]}, {})

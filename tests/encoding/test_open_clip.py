@@ -18,14 +18,15 @@ from torch._subclasses import FakeTensorMode
 
 from clip_tca.core.device import choose_device, choose_precision
 from clip_tca.core.resources import resource
-from clip_tca.encoding.open_clip import Encoder
+from clip_tca.encoding.open_clip import OpenClipEncoder
+from clip_tca.encoding.store import Store
 from clip_tca.encoding.weights import check_gelu
 from tests.conftest import MODEL
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return Encoder(MODEL, device="cpu")
+def encoder() -> OpenClipEncoder:
+    return OpenClipEncoder(MODEL, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +55,20 @@ def test_precision_is_never_bf16_by_itself():
 
 
 def test_embeddings_do_not_depend_on_their_batch(encoder, pictures):
-    together = encoder.images(pictures)
-    alone = torch.cat([encoder.images(picture[None]) for picture in pictures])
+    together = encoder.encode_images(pictures)
+    alone = torch.cat([encoder.encode_images(picture[None]) for picture in pictures])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
     assert together.dtype == torch.float32
 
 
 def test_texts_in_parts_are_the_texts(encoder):
     texts = ["a photo of a dog", "a photo of a house", "a guitar"]
-    torch.testing.assert_close(encoder.texts(texts), encoder.texts(texts, batch=1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(encoder.encode_texts(texts), encoder.encode_texts(texts, batch=1), rtol=1e-4, atol=1e-5)
 
 
-def test_the_model_is_not_loaded_where_it_is_known(tmp_path):
-    first = Encoder(MODEL, device="cpu", memory=tmp_path).identity
-    again = Encoder(MODEL, device="cpu", memory=tmp_path)
+def test_the_model_is_not_loaded_if_its_identity_is_stored(tmp_path):
+    first = OpenClipEncoder(MODEL, device="cpu", store=Store(tmp_path)).identity
+    again = OpenClipEncoder(MODEL, device="cpu", store=Store(tmp_path))
     assert again.identity == first
     assert "model" not in again.__dict__
 
@@ -75,36 +76,36 @@ def test_the_model_is_not_loaded_where_it_is_known(tmp_path):
 def test_changed_weights_are_noticed(tmp_path):
     folder = shutil.copytree(resource("eval/demo/open_clip_config.json").parent, tmp_path / "copy")
     address = f"local-dir:{folder}"
-    before = Encoder(address, device="cpu", memory=tmp_path / "memory").identity
+    before = OpenClipEncoder(address, device="cpu", store=Store(tmp_path / "store")).identity
     weights = load_file(folder / "model.safetensors")
     weights["logit_scale"] = weights["logit_scale"] + 1
     save_file(weights, folder / "model.safetensors")
-    after = Encoder(address, device="cpu", memory=tmp_path / "memory").identity
+    after = OpenClipEncoder(address, device="cpu", store=Store(tmp_path / "store")).identity
     assert after.weights != before.weights
     assert after.scale == pytest.approx(before.scale * np.e, rel=1e-2)
 
 
 def test_the_name_of_the_right_model_is_given_for_the_wrong_activation():
     with pytest.raises(ValueError, match=r"QuickGELU.*use --model ViT-B-16-quickgelu"):
-        _ = Encoder("ViT-B-16", "openai", "cpu").weights_file
+        _ = OpenClipEncoder("ViT-B-16", "openai", "cpu").weights_file
     with pytest.raises(ValueError, match=r"laion2b_s34b_b88k belongs to --model ViT-B-16"):
-        _ = Encoder("ViT-B-16-quickgelu", "laion2b_s34b_b88k", "cpu").weights_file
+        _ = OpenClipEncoder("ViT-B-16-quickgelu", "laion2b_s34b_b88k", "cpu").weights_file
 
 
 def test_unknown_models_tags_and_files_are_refused_with_what_there_is(tmp_path):
     with pytest.raises(ValueError, match=r"'ViT-B16'.*ViT-B-16"):
-        _ = Encoder("ViT-B16", "openai", "cpu").weights_file
+        _ = OpenClipEncoder("ViT-B16", "openai", "cpu").weights_file
     with pytest.raises(ValueError, match=r"'openaj' is neither a file nor a tag.*openai"):
-        _ = Encoder("ViT-B-16-quickgelu", "openaj", "cpu").weights_file
+        _ = OpenClipEncoder("ViT-B-16-quickgelu", "openaj", "cpu").weights_file
     with pytest.raises(ValueError, match="no such file"):
-        _ = Encoder("ViT-B-16-quickgelu", str(tmp_path / "weights.pt"), "cpu").weights_file
+        _ = OpenClipEncoder("ViT-B-16-quickgelu", str(tmp_path / "weights.pt"), "cpu").weights_file
     with pytest.raises(ValueError, match=r"open_clip_config\.json"):
-        _ = Encoder(f"local-dir:{tmp_path}", device="cpu").weights_file
+        _ = OpenClipEncoder(f"local-dir:{tmp_path}", device="cpu").weights_file
 
 
 def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path):
     (tmp_path / "weights.pt").write_bytes(b"nonsense")
-    encoder = Encoder("ViT-B-16-quickgelu", str(tmp_path / "weights.pt"), "cpu")
+    encoder = OpenClipEncoder("ViT-B-16-quickgelu", str(tmp_path / "weights.pt"), "cpu")
     with pytest.raises(ValueError, match=r"not weights of ViT-B-16-quickgelu, or damaged") as stop:
         _ = encoder.model
     assert "\n" not in str(stop.value)
@@ -162,14 +163,14 @@ def test_a_local_checkpoint_in_every_form_gives_the_same_embeddings(small, tmp_p
     torch.jit.trace(Weights(archive), torch.zeros(1)).save(str(tmp_path / "d.pt"))
     found = {}
     for file in sorted(tmp_path.iterdir()):
-        encoder = Encoder(f"{small}-quickgelu", str(file), "cpu")
+        encoder = OpenClipEncoder(f"{small}-quickgelu", str(file), "cpu")
         picture = encoder.transform(Image.new("RGB", (70, 90), "red"))
-        found[file.name] = encoder.images(picture[None])
+        found[file.name] = encoder.encode_images(picture[None])
     assert len(found) == 4
     for z in found.values():
         torch.testing.assert_close(z, found["a.safetensors"])
     with pytest.raises(ValueError, match=r"use --model clip-tca-small-quickgelu"):
-        _ = Encoder(small, str(tmp_path / "d.pt"), "cpu").weights_file
+        _ = OpenClipEncoder(small, str(tmp_path / "d.pt"), "cpu").weights_file
 
 
 def test_a_pickle_that_runs_code_is_not_loaded(small, tmp_path):
@@ -179,7 +180,7 @@ def test_a_pickle_that_runs_code_is_not_loaded(small, tmp_path):
 
     torch.save({"state_dict": Evil()}, tmp_path / "weights.pt")
     with pytest.raises(ValueError, match="damaged"):
-        _ = Encoder(small, str(tmp_path / "weights.pt"), "cpu").model
+        _ = OpenClipEncoder(small, str(tmp_path / "weights.pt"), "cpu").model
     assert not (tmp_path / "evil").exists()
 
 
@@ -190,9 +191,9 @@ def test_a_legacy_checkpoint_is_loaded_if_it_is_trusted(small, tmp_path, caplog)
     state = open_clip.create_model(small).state_dict()
     torch.save({"state_dict": state, "args": argparse.Namespace(lr=1e-3)}, tmp_path / "weights.pt")
     with pytest.raises(ValueError, match="needs --trust-pickle"):
-        _ = Encoder(small, str(tmp_path / "weights.pt"), "cpu").model
+        _ = OpenClipEncoder(small, str(tmp_path / "weights.pt"), "cpu").model
     with caplog.at_level(logging.WARNING, "clip_tca"):
-        model = Encoder(small, str(tmp_path / "weights.pt"), "cpu", trust_pickle=True).model
+        model = OpenClipEncoder(small, str(tmp_path / "weights.pt"), "cpu", trust_pickle=True).model
     assert "weights.pt is trusted: if it is a pickle, it can run any code" in caplog.text
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
@@ -200,7 +201,7 @@ def test_a_legacy_checkpoint_is_loaded_if_it_is_trusted(small, tmp_path, caplog)
 def test_images_and_texts_go_to_the_device_of_the_model(encoder):
     """On a fake device, where a tensor left behind is an error."""
     moved = copy.deepcopy(encoder.model)
-    fake = Encoder(MODEL, device="cpu")
+    fake = OpenClipEncoder(MODEL, device="cpu")
     fake.device = torch.device("cuda")
     fake._autocast = contextlib.nullcontext  # there is no GPU here that autocast could ask
     with FakeTensorMode():
@@ -210,17 +211,17 @@ def test_images_and_texts_go_to_the_device_of_the_model(encoder):
                     if value is not None:
                         tensors[name] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
         fake.__dict__["model"] = moved
-        assert fake.images(torch.zeros(2, 3, 64, 64)).device.type == "cuda"
-        assert fake.texts(["a dog", "a house"]).device.type == "cuda"
+        assert fake.encode_images(torch.zeros(2, 3, 64, 64)).device.type == "cuda"
+        assert fake.encode_texts(["a dog", "a house"]).device.type == "cuda"
 
 
 def test_a_changed_configuration_is_another_model(tmp_path):
     folder = shutil.copytree(resource("eval/demo/open_clip_config.json").parent, tmp_path / "copy")
-    before = Encoder(f"local-dir:{folder}", device="cpu", memory=tmp_path / "memory").identity
+    before = OpenClipEncoder(f"local-dir:{folder}", device="cpu", store=Store(tmp_path / "store")).identity
     config = json.loads((folder / "open_clip_config.json").read_text())
     config["model_cfg"]["quick_gelu"] = not config["model_cfg"].get("quick_gelu", False)
     (folder / "open_clip_config.json").write_text(json.dumps(config))
-    after = Encoder(f"local-dir:{folder}", device="cpu", memory=tmp_path / "memory").identity
+    after = OpenClipEncoder(f"local-dir:{folder}", device="cpu", store=Store(tmp_path / "store")).identity
     assert after.weights == before.weights
     assert after.configuration != before.configuration
 
@@ -229,8 +230,8 @@ def test_a_file_called_like_a_tag_is_not_taken_for_it(tmp_path, monkeypatch):
     (tmp_path / "openai").write_text("not weights")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert not Encoder(device="cpu")._from_file
-    assert Encoder("ViT-B-16-quickgelu", "./openai", "cpu")._from_file
+    assert not OpenClipEncoder(device="cpu")._from_file
+    assert OpenClipEncoder("ViT-B-16-quickgelu", "./openai", "cpu")._from_file
 
 
 def test_weights_without_another_model_for_their_activation_are_left_alone():

@@ -15,7 +15,22 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from clip_tca.core import files
-from clip_tca.encoding.store import SHARD, Entry, Store, default_root, digest, shards
+from clip_tca.datasets.image_set import Domain
+from clip_tca.datasets.pictures import mark
+from clip_tca.datasets.prompts import Prompts
+from clip_tca.encoding import store
+from clip_tca.encoding.base import Identity
+from clip_tca.encoding.store import (
+    SHARD,
+    Entry,
+    Store,
+    default_root,
+    digest,
+    image_key,
+    model_key,
+    shards,
+    text_key,
+)
 
 
 @pytest.fixture
@@ -54,9 +69,47 @@ def test_what_is_written_is_read_to_the_bit(entry, rows):
 
 
 def test_another_identity_is_another_place(tmp_path):
-    one, two = (Store(tmp_path).entry({"weights": mark}, 5, {}) for mark in ("abc", "abd"))
+    one, two = (Store(tmp_path).entry({"weights": name}, 5, {}) for name in ("abc", "abd"))
     assert one.path != two.path
     assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+
+
+def test_the_keys_of_old_stores_are_still_valid(tmp_path, monkeypatch):
+    """Computed by version 0.1.0: another value here means that everybody's embeddings are encoded again."""
+    preprocessing = {"size": [224, 224], "mode": "RGB", "mean": [0.5, 0.25, 0.125], "std": [1.0, 1.0, 1.0]}
+    preprocessing |= {"interpolation": "bicubic", "resize_mode": "shortest", "fill_color": 0}
+    encoder = Identity("ViT-B-16-quickgelu", "openai", "ab" * 32, "0123456789abcdef" * 2, preprocessing, "fp32", 100.0)
+    marks = [mark(b"one"), mark(bytes(range(256)) * 20)]
+    assert marks == ["3:a10460a6d1056fc7", "5120:12adc9dff8068880"]
+    domain = Domain(["dog/1.png", "house/ä.png"], marks, [0, 1], lambda _: None)
+    entry = Store(tmp_path).entry(image_key(encoder, domain), 2, {})
+    assert entry.path == tmp_path / "embeddings" / "0b7cc2674d8046363fe8d3f0622e994c"
+    prompts = Prompts("single", ("a photo of a {}", "art of the {}."), ("dog", "house"))
+    Store(tmp_path).keep_texts(text_key(encoder, prompts), torch.ones(2, 3))
+    assert [path.name for path in (tmp_path / "texts").iterdir()] == ["6f264784ac8dcb06e90cb798bb700b86.safetensors"]
+    monkeypatch.setattr(store, "version", lambda _: "3.2.0")
+    assert digest(model_key("ViT-B-16-quickgelu", "", "openai")) == "eedff9ab2c1f4dd081280d74e9cb14f7"
+    assert digest(model_key("local-dir:/models/x", "/models/x", None)) == "41b0205cf7a99eaa278a469adc7440e4"
+    assert model_key("hf-hub:owner/name", "", None) is None
+
+
+def test_an_identity_of_an_old_store_is_read(tmp_path):
+    """The file as version 0.1.0 wrote it."""
+    (tmp_path / "weights").write_text("weights")
+    stat = (tmp_path / "weights").stat()
+    fields = {"model": "m", "pretrained": "", "weights": "w", "configuration": "c", "preprocessing": {}, "scale": 2.0}
+    stamps = [[stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]]
+    record = {"file": str(tmp_path / "weights"), "stamps": stamps, "identity": fields}
+    kept = Store(tmp_path)
+    path = tmp_path / "models" / f"{digest(['m', '', None, '3'])}.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(record))
+    identity = Identity("m", "", "w", "c", {}, "fp16", 2.0)
+    assert kept.identity(["m", "", None, "3"], "fp16", None) == identity
+    kept.keep_identity(["m", "", None, "3"], identity, tmp_path / "weights", None)
+    assert json.loads(path.read_text()) == record
+    (tmp_path / "weights").write_text("other weights")
+    assert kept.identity(["m", "", None, "3"], "fp16", None) is None
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "text"])
@@ -139,8 +192,8 @@ def test_a_killed_run_does_not_keep_its_lock(entry, tmp_path):
 
 def test_list_and_clear(tmp_path, rows):
     kept = Store(tmp_path)
-    for number, mark in enumerate(("abc", "abd")):
-        kept.entry({"weights": mark}, SHARD + number, {"title": f"pacs/{mark}"}).write(0, rows)
+    for number, name in enumerate(("abc", "abd")):
+        kept.entry({"weights": name}, SHARD + number, {"title": f"pacs/{name}"}).write(0, rows)
     kept.keep_texts({"texts": "x"}, rows)
     assert {(about["title"], complete) for _, about, _, complete in kept.entries()} == {
         ("pacs/abc", True),

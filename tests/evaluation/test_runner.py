@@ -363,7 +363,9 @@ def test_the_oracle_counts_the_whole_test_set_or_nothing(setting):
     ],
 )
 def test_wrong_data_is_seen_before_a_model_is_loaded(dataset, more, says, monkeypatch):
-    monkeypatch.setattr("clip_tca.encoding.open_clip.Encoder.identity", property(lambda _: pytest.fail("loaded")))
+    monkeypatch.setattr(
+        "clip_tca.encoding.open_clip.OpenClipEncoder.identity", property(lambda _: pytest.fail("loaded"))
+    )
     with pytest.raises(ValueError, match=says):
         clip_tca.evaluate(dataset, **more)
 

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from clip_tca.methods.base import Method, Task
 from clip_tca.methods.tower import TowerMethod
+from tests.methods.tiny import prompted
 
 REFERENCES = Path(__file__).parent / "references"
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
@@ -95,7 +96,7 @@ def task(model: Any, templates: tuple[str, ...] = TEMPLATES, classes: tuple[str,
     prompts = [template.replace("{}", name) for template in templates for name in classes]
     with torch.no_grad():
         text = model.encode_text(tokenizer()(prompts), normalize=True).reshape(len(templates), len(classes), -1)
-    return Task(model, tokenizer(), classes, templates, text, float(model.logit_scale.detach().exp()))
+    return prompted(text, float(model.logit_scale.detach().exp()), model, tokenizer(), classes, templates)
 
 
 @cache
@@ -177,7 +178,9 @@ class TowerFacts:
         assert not scores.requires_grad
         assert all(not p.requires_grad and p.grad is None for p in method.task.model.parameters())
         torch.testing.assert_close(z.norm(dim=1), torch.ones(4))
-        torch.testing.assert_close(scores, method.task.scale * z @ method.text.T)
+        texts = method.task.prompts.embeddings
+        text = functional.normalize(texts.mean(dim=0), dim=1) if method.ensemble else texts[0]
+        torch.testing.assert_close(scores, method.task.prompts.scale * z @ text.T)
 
     def test_works_inside_inference_mode(self) -> None:
         expected = logits(self.made(), pictures(4))

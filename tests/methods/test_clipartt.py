@@ -48,7 +48,8 @@ def test_one_image_alone_changes_nothing() -> None:
 
 def test_prompts_join_classes_in_their_order() -> None:
     method = vit()
-    tokens = method.task.tokenizer(["a photo of a giraffe or dog or person", "a photo of a dog or giraffe or person"])
+    texts = ["a photo of a giraffe or dog or person", "a photo of a dog or giraffe or person"]
+    tokens = method.prompts.tokenizer(texts)
     expected = method.task.model.encode_text(tokens, normalize=True)
     assert largest(method.prompt_embeddings([[2, 0, 6], [0, 2, 6]]), expected) < 1e-12
     assert largest(expected[0], expected[1]) > 1e-3

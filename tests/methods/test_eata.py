@@ -9,7 +9,7 @@ import torch
 
 from clip_tca.methods.base import Method
 from clip_tca.methods.eata import EATA
-from tests.methods.tiny import TowerContract, changed, copy, pictures, tiny_task, zero_shot
+from tests.methods.tiny import TowerContract, changed, copy, pictures, prompted, tiny_task, zero_shot
 
 
 class TestEATA(TowerContract):
@@ -53,5 +53,5 @@ class TestEATA(TowerContract):
     @pytest.mark.parametrize(("classes", "published"), [(10, 0.4), (1000, 0.05)])
     def test_default_redundancy_is_the_published_one(self, classes: int, published: float) -> None:
         task = tiny_task()
-        many = type(task)(task.model, task.tokenizer, task.classes, ("{}",), torch.randn(1, classes, 16), task.scale)
+        many = prompted(torch.randn(1, classes, 16), 12.0, task.model)
         assert EATA(many).redundancy == pytest.approx(published)

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.methods.base import Task
 from clip_tca.methods.t3a import T3A, most_certain
 
@@ -20,15 +21,15 @@ Z = STORED["embeddings"]
 
 @pytest.fixture
 def task() -> Task:
-    return Task(None, lambda texts: torch.empty(0), tuple("abcdef"), ("{}", "a {}"), STORED["text"], SCALE)
+    return Task(ZeroShotClassifier(STORED["text"], SCALE))
 
 
 def run(method: T3A, z: Tensor = Z, size: int = 32) -> Tensor:
     return torch.cat([method(batch)[1] for batch in z.split(size)])
 
 
-def zero_shot(task: Task) -> Tensor:
-    return SCALE * Z @ torch.nn.functional.normalize(task.text.mean(dim=0), dim=1).T
+def zero_shot() -> Tensor:
+    return SCALE * Z @ torch.nn.functional.normalize(STORED["text"].mean(dim=0), dim=1).T
 
 
 @pytest.mark.parametrize("k", [1, 3, 100])
@@ -41,11 +42,11 @@ def test_single_images_as_the_original_takes_them(task: Task) -> None:
 
 
 def test_adaptation_changes_predictions(task: Task) -> None:
-    assert (run(T3A(task)).argmax(dim=1) != zero_shot(task).argmax(dim=1)).any()
+    assert (run(T3A(task)).argmax(dim=1) != zero_shot().argmax(dim=1)).any()
 
 
 def test_one_support_is_zero_shot_where_texts_are_the_most_certain(task: Task) -> None:
-    torch.testing.assert_close(run(T3A(task, filter_k=1)), zero_shot(task), atol=1e-4, rtol=0)
+    torch.testing.assert_close(run(T3A(task, filter_k=1)), zero_shot(), atol=1e-4, rtol=0)
 
 
 def test_supports_do_not_depend_on_the_batches(task: Task) -> None:
@@ -106,7 +107,7 @@ def test_bad_options(task: Task, value: int) -> None:
 
 
 def test_embeddings_of_another_model(task: Task) -> None:
-    with pytest.raises(ValueError, match="dimension 5, but the class texts have 24"):
+    with pytest.raises(ValueError, match="dimension 5, but the classifier has 24"):
         T3A(task)(torch.ones(2, 5))
 
 

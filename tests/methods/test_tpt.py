@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from clip_tca.methods.base import Task
 from clip_tca.methods.tpt import TPT
+from tests.methods.tiny import prompted
 
 STORED = load_file(Path(__file__).parent / "references" / "tpt.safetensors")
 """Logits of github.com/azshue/TPT (its ClipTestTimeTuning and test_time_tuning) for :func:`small_clip` and
@@ -66,8 +68,8 @@ def some_picture() -> Image.Image:
 
 
 def new_task(model: Any, scale: float = 25.0) -> Task:
-    text = torch.zeros(1, len(CLASSES), 16)  # not looked at
-    return Task(model, open_clip.SimpleTokenizer(), CLASSES, ("a photo of a {}",), text, scale)
+    text = torch.ones(1, len(CLASSES), 16)  # not used
+    return prompted(text, scale, model, open_clip.SimpleTokenizer(), CLASSES, ("a photo of a {}",))
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +122,7 @@ def test_images_do_not_touch_each_other(task: Task, batch: Tensor) -> None:
 
 
 def test_untuned_prompt_is_the_plain_text_classifier(task: Task, batch: Tensor) -> None:
-    prompts = task.tokenizer([f"a photo of a {name}." for name in CLASSES])
+    prompts = task.prompts.tokenizer([f"a photo of a {name}." for name in CLASSES])
     with torch.no_grad():
         text = task.model.encode_text(prompts, normalize=True)
         image = task.model.encode_image(batch[:, 0], normalize=True)
@@ -226,7 +228,7 @@ def test_a_tokenizer_that_shares_nothing_is_refused(task: Task) -> None:
         return torch.arange(len(texts))[:, None].expand(-1, 77) + 1
 
     with pytest.raises(ValueError, match="no tokens of 'a photo of a' are shared"):
-        TPT(Task(task.model, shuffled, CLASSES, task.templates, task.text, 25.0))
+        TPT(replace(task, prompts=replace(task.prompts, tokenizer=shuffled)))
 
 
 def test_predict_is_the_untuned_prompt(task: Task, batch: Tensor) -> None:

@@ -36,11 +36,11 @@ class TestTSD(TowerContract):
     def test_memory_starts_with_the_texts_and_keeps_the_most_certain(self) -> None:
         task = tiny_task()
         method = TSD(task, entries=3)
-        text = functional.normalize(task.text.mean(dim=0), dim=1)
-        torch.testing.assert_close(method.rows, text)
+        text = functional.normalize(task.prompts.embeddings.mean(dim=0), dim=1)
+        torch.testing.assert_close(method.memory, text)
         z, logits = zero_shot(task, pictures(40))
         method.remember(z, logits)
-        p = torch.cat([task.scale * text @ text.T, logits]).softmax(dim=1)
+        p = torch.cat([task.prompts.scale * text @ text.T, logits]).softmax(dim=1)
         entropy = -(p * p.log()).sum(dim=1)
         for number in range(5):
             expected = entropy[p.argmax(dim=1) == number].sort()[0][:3]

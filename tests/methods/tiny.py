@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,11 +18,24 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.methods.base import Method, Task
+from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.methods.base import Method, Task, TextPrompts, required_prompts
 
 REFERENCES = Path(__file__).parent / "references"
 CLASSES = ("circle", "square", "star", "tree", "wave")
 SIZE = 16
+
+
+def prompted(
+    text: Tensor,
+    scale: float,
+    model: Any = None,
+    tokenizer: Callable[[list[str]], Tensor] = lambda texts: torch.empty(0),
+    classes: tuple[str, ...] = (),
+    templates: tuple[str, ...] = ("{}", "a {}"),
+) -> Task:
+    """A task with the text embeddings of all templates, as an evaluation builds it."""
+    return Task(ZeroShotClassifier(text, scale), model, TextPrompts(classes, templates, text, scale, tokenizer))
 
 
 def numbers(*shape: int, seed: int) -> Tensor:
@@ -59,31 +72,32 @@ def tiny_model(layers: int = 4) -> CLIP:
 
 def tiny_task(scale: float = 12.0, layers: int = 4) -> Task:
     """Texts stand where the clean patterns do, so that the model knows its classes, more or less."""
-    made = _task(layers)
-    return replace(made, model=deepcopy(made.model), scale=scale)
+    model, text = _model_and_text(layers)
+    return prompted(
+        text,
+        scale,
+        deepcopy(model),
+        lambda texts: torch.zeros(len(texts), 8, dtype=torch.long),
+        CLASSES,
+        ("a {}", "the {}"),
+    )
 
 
 @cache
-def _task(layers: int) -> Task:
+def _model_and_text(layers: int) -> tuple[CLIP, Tensor]:
     model = tiny_model(layers)
     with torch.no_grad():
         clean = functional.normalize(model.encode_image(pictures(5, noise=0.0)), dim=1)
     text = torch.stack([clean - clean.mean(dim=0) + 0.1 * numbers(5, 16, seed=500 + t) for t in range(2)])
-    return Task(
-        model=model,
-        tokenizer=lambda texts: torch.zeros(len(texts), 8, dtype=torch.long),
-        classes=CLASSES,
-        templates=("a {}", "the {}"),
-        text=functional.normalize(text, dim=2),
-        scale=1.0,
-    )
+    return model, functional.normalize(text, dim=2)
 
 
 def zero_shot(task: Task, batch: Tensor) -> tuple[Tensor, Tensor]:
     """Embeddings and logits of the model as it is."""
     with torch.no_grad():
         z = functional.normalize(task.model.encode_image(batch), dim=1)
-        return z, task.scale * z @ functional.normalize(task.text.mean(dim=0), dim=1).T
+        prompts = required_prompts(task, "zero-shot")
+        return z, prompts.scale * z @ functional.normalize(prompts.embeddings.mean(dim=0), dim=1).T
 
 
 def names(task: Task, part: str) -> set[str]:
@@ -156,7 +170,9 @@ class Contract:
         expected = [method(batch)[1] for batch in self.batches(task)]
         method.reset()
         with torch.inference_mode():
-            task = replace(task, text=task.text.clone())  # an inference tensor, as an encoder gives it
+            prompts = required_prompts(task, "any")
+            text = prompts.embeddings.clone()  # an inference tensor, as an encoder gives it
+            task = prompted(text, prompts.scale, task.model, prompts.tokenizer, prompts.classes, prompts.templates)
             method = self.make(task)
             method.reset()
             found = [method(batch.clone())[1] for batch in self.batches(task)]

@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
-from clip_tca import LinearTCA, ZeroShotClassifier, evaluate
+from clip_tca import LinearClassifier, LinearTCA, ZeroShotClassifier, evaluate
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
@@ -19,7 +19,7 @@ from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.studies.base import Subject
 from clip_tca.studies.correlation import r_squared, ranks, spearman
 from clip_tca.studies.registry import NAMES, study_class
-from clip_tca.studies.study_run import outputs, run_study, save_study
+from clip_tca.studies.study_run import output_files, run_study, save_study
 from clip_tca.studies.upper_bound import in_proportion, predict_aligned
 
 HERE = tuple(name for name in NAMES if name not in ("toy", "map"))
@@ -122,7 +122,7 @@ def test_the_reference_is_photo_or_must_be_named(tmp_path):
         run_study("certainty", "synthetic")
     with pytest.raises(ValueError, match="'photo'; allowed are clean, shifted, skewed"):
         run_study("k", "synthetic", reference="photo")
-    with pytest.raises(ValueError, match="'clean' is the only domain"):
+    with pytest.raises(ValueError, match="'clean' is the only domain; another is needed"):
         run_study("certainty", "synthetic", reference="clean", domains=["clean"])
     with pytest.raises(ValueError, match="k measures on a data set"):
         run_study("k")
@@ -160,15 +160,15 @@ def test_wrong_options_are_named_before_the_work(name, options, message, monkeyp
 
 def test_files_are_written_all_or_none(stored, tmp_path, monkeypatch):
     record = run_study("upper-bound", stored, reference="clean")
-    for path in outputs(tmp_path / "a").values():
+    for path in output_files(tmp_path / "a").values():
         path.write_text("old")
     monkeypatch.setattr("clip_tca.studies.upper_bound.UpperBound.draw", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         save_study(record, tmp_path / "a")
     assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["old"] * 3
-    assert [path.name for path in outputs("x.svg").values()] == ["x.json", "x.svg", "x.png"]
+    assert [path.name for path in output_files("x.svg").values()] == ["x.json", "x.svg", "x.png"]
     with pytest.raises(ValueError, match="figures/ is a folder"):
-        outputs("figures/")
+        output_files("figures/")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "clip-tca\[plot\]"'):
         save_study(record, tmp_path / "b")
@@ -199,6 +199,19 @@ def test_labels_only_score(made, measured):
     }
     assert kept(again) == kept(measured)
     assert again["k"]["domains"]["shifted"]["zero_shot"] != measured["k"]["domains"]["shifted"]["zero_shot"]
+
+
+@pytest.mark.parametrize("name", [name for name in HERE if name not in ("forgetting", "efficiency")])
+def test_a_study_measures_any_linear_classifier(made, measured, name):
+    """The same weights without their texts give the same numbers, and a bias counts."""
+    weight = ZeroShotClassifier(made.text, made.scale).weight
+    study = study_class(name)(**SMALL.get(name, {}))
+    plain, biased = (
+        study.measure(Subject(Embedded(made, {}), LinearClassifier(weight, bias), "clean"))["domains"]["shifted"]
+        for bias in (None, torch.tensor([9.0, 0.0, 0.0, 0.0], dtype=weight.dtype))
+    )
+    assert json.dumps(plain, sort_keys=True) == json.dumps(measured[name]["domains"]["shifted"], sort_keys=True)
+    assert plain != biased
 
 
 # -- each study --------------------------------------------------------------------------------------------------------

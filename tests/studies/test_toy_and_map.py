@@ -11,16 +11,17 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
+from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA, ZeroShotClassifier
+from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Embedded
-from clip_tca.studies import plane, toy
+from clip_tca.studies import projection, toy
 from clip_tca.studies.base import Subject
 from clip_tca.studies.map import MOST, Map, pseudo_source
-from clip_tca.studies.plane import label_places, principal_axes
-from clip_tca.studies.shifts import SHIFTS
+from clip_tca.studies.projection import label_places, principal_axes
 from clip_tca.studies.toy import Toy
+from clip_tca.studies.toy_shifts import SHIFTS
 
 # -- toy ---------------------------------------------------------------------------------------------------------------
 
@@ -119,7 +120,7 @@ def test_the_process_goes_from_the_means_alone_to_the_covariance(measured):
 
 def test_the_pseudo_source_is_the_most_certain_of_each_predicted_class():
     source, test = SHIFTS["linear"].draw(0, 80)
-    scores = toy.logits(source, test.x).numpy()
+    scores = toy.source_classifier(source).logits(test.x).numpy()
     rows = toy.pseudo_source(source, test.x).tolist()
     predicted = scores.argmax(axis=1)
     for label in range(3):
@@ -251,6 +252,20 @@ def test_conditional_tca_marks_its_class_means():
     assert np.allclose(found["marks"], (fitted.means_ - centre) @ axes, atol=1e-4)
 
 
+@pytest.mark.parametrize("adapter", [name for name, registered in ADAPTERS.items() if not registered.oracle])
+def test_every_adapter_without_labels_can_be_mapped(adapter):
+    here = subject()
+    weights = LinearClassifier(here.classifier.weight, torch.linspace(-1, 1, 5).double())  # no texts, a bias
+    study = Map(adapter=adapter, domain="shifted")
+    results = study.measure(Subject(here.embedded, weights, "clean"))
+    z, y = here.shifted["shifted"]
+    right = (ADAPTERS[adapter].build(weights).fit(unit(z)).predict(unit(z)) == y).double().mean().item()
+    assert results["domains"]["shifted"]["accuracy"]["after"] == pytest.approx(100 * right)
+    assert ("class means" if adapter == "conditional-tca" else "pseudo-source") in study.describe(results)[0]
+    with pytest.raises(ValueError, match="adapter: 'linear-tca:reference'; allowed are linear-tca"):
+        Map(adapter="linear-tca:reference")
+
+
 def test_the_map_shows_what_was_measured(tmp_path):
     here, study = subject(), Map()
     results = json.loads(json.dumps(study.measure(here)))
@@ -299,7 +314,7 @@ def test_umap_gets_the_seed_and_all_rows(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "umap", Module)
     z = torch.rand(30, 4)
-    assert torch.allclose(plane.neighbours(z, "umap", 7), z[:, :2].double())
+    assert torch.allclose(projection.neighbours(z, "umap", 7), z[:, :2].double())
 
 
 def test_labels_lie_on_no_other_label_and_no_point():

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 import clip_tca
-from clip_tca import LinearTCA, ZeroShotClassifier, methods
+from clip_tca import LinearTCA, Method, Task, ZeroShotClassifier
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.method_choice import choose
 from clip_tca.evaluation.protocols import order
+from clip_tca.methods import registry as registry_module
 from clip_tca.methods.registry import base_method, register
 from tests.conftest import ROOT
 
@@ -45,8 +46,8 @@ def example(name: str) -> ModuleType:
 @pytest.fixture
 def registry(monkeypatch) -> dict:
     """Registered methods of this test alone."""
-    monkeypatch.setattr(methods, "_REGISTERED", {})
-    return methods._REGISTERED
+    monkeypatch.setattr(registry_module, "_REGISTERED", {})
+    return registry_module._REGISTERED
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -56,6 +57,7 @@ def test_an_example_is_short_and_says_what_it_shows(path):
     said = ast.get_docstring(ast.parse(text))
     assert f"python examples/{path.name}" in said
     assert "Prints" in said
+    assert not re.search(r"(from|import) clip_tca\.", text), "everything a user needs is at the top of the package"
 
 
 # -- adapt_your_embeddings ---------------------------------------------------------------------------------------------
@@ -142,7 +144,7 @@ def test_a_registered_method_has_its_options_and_its_plus_form(registry):
 
 def test_the_example_method_forgets(registry):
     made = synthetic(0, 4, 12, 20)
-    task = methods.base.Task(None, None, (), (), made.text[None], made.scale)
+    task = Task(ZeroShotClassifier(made.text, made.scale))
     method = example("add_a_method").Debias(task)
     z = made.domains["skewed"][0]
     first = method(z)[1]
@@ -158,7 +160,7 @@ def test_what_cannot_be_registered_is_named(registry):
         with pytest.raises(ValueError, match=re.escape(f"{taken!r} is taken")):
             register(type("Other", (kind,), {"name": taken}))
     with pytest.raises(ValueError, match="Bare has no 'name'"):
-        register(type("Bare", (methods.base.Method,), {}))
+        register(type("Bare", (Method,), {}))
     assert list(registry) == ["debias"]
 
 

@@ -1,4 +1,4 @@
-"""How figures look: one style, colours that colour-blind readers tell apart, and the few shapes that studies share."""
+"""The style of figures: colours that colour-blind readers can tell apart, and the shapes that studies share."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
-"""Okabe and Ito's, the darker first; one for each series."""
+"""Okabe and Ito's palette, dark colours first; one for each series."""
 
 MARKERS = "osD^vPX*"
-"""One for each series as well, so that figures can be read without colours."""
+"""One for each series, so that figures can be read without colours."""
 
 GREY = "#666666"
 WIDTH = 9.0
@@ -69,50 +69,50 @@ def panels(figure: Figure, titles: Sequence[str], height: float = 3.1, columns: 
     return axes[: len(titles)]
 
 
-def legend_below(figure: Figure, shown: Axes | Sequence[Axes], columns: int = 4, title: str = "") -> None:
-    """One legend for all panels, under them, of what is in the panels ``shown``."""
-    entries = [panel.get_legend_handles_labels() for panel in (shown if isinstance(shown, Sequence) else [shown])]
-    handles, labels = [one for entry in entries for one in entry[0]], [one for entry in entries for one in entry[1]]
+def legend_below(figure: Figure, panels: Axes | Sequence[Axes], columns: int = 4, title: str = "") -> None:
+    """One legend below the figure, with the series of ``panels``."""
+    entries = [panel.get_legend_handles_labels() for panel in (panels if isinstance(panels, Sequence) else [panels])]
+    handles, labels = [h for entry in entries for h in entry[0]], [text for entry in entries for text in entry[1]]
     if labels:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), title=title)
 
 
 def level(panel: Axes, value: float, name: str) -> None:
-    """A dashed line across: what everything is compared with."""
+    """A dashed horizontal line: the baseline."""
     panel.axhline(value, color=GREY, linestyle=(0, (4, 3)), linewidth=1.4, label=name)
 
 
 def at_least(panel: Axes, span: float = 2.0, across: bool = False) -> None:
-    """Let an axis cover ``span`` points of accuracy, so that a few images do not look like a trend."""
+    """Let an axis cover at least ``span`` points of accuracy, so that noise does not look like a trend."""
     low, high = panel.get_xlim() if across else panel.get_ylim()
     if high - low < span:
         (panel.set_xlim if across else panel.set_ylim)((low + high - span) / 2, (low + high + span) / 2)
 
 
 def magnitude(values: Sequence[float]) -> tuple[float, str]:
-    """The power of ten that fits ``values``, and how an axis label says that they were divided by it."""
+    """The power of ten of the largest value, and its notation for an axis label of values divided by it."""
     largest = max(values, default=0.0)
     power = math.floor(math.log10(largest)) if largest > 0 else 0
     return 10.0**power, "" if power in (0, 1) else rf"  ($\times 10^{{{power}}}$)"
 
 
 def sizes_axis(panel: Axes, sizes: Sequence[int], name: str) -> None:
-    """A logarithmic x axis with a tick for each size that has room."""
+    """A logarithmic x axis with a tick for each size that fits."""
     panel.set_xscale("log")
     panel.set_xlabel(name)
-    shown: list[int] = []
+    ticks: list[int] = []
     last = 0.0
     room = math.log(max(sizes) / min(sizes)) / 6 if len(sizes) > 1 else 0.0
     for size in sizes:
-        if not shown or math.log(size) - last >= room:
-            shown.append(size)
+        if not ticks or math.log(size) - last >= room:
+            ticks.append(size)
             last = math.log(size)
-    panel.set_xticks(shown, [str(size) for size in shown])
+    panel.set_xticks(ticks, [str(size) for size in ticks])
     panel.minorticks_off()
 
 
 def decades(panel: Axes) -> None:
-    """A logarithmic x axis whose ticks are plain numbers: of few decades 1, 2 and 5, of many 1."""
+    """A logarithmic x axis with plain numbers as ticks: 1, 2 and 5 of each decade, or 1 only if there are many."""
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     panel.set_xscale("log")
@@ -137,7 +137,7 @@ def value(panel: Axes, text: str, x: float, y: float, beside: bool = False) -> N
 
 
 def dots(panel: Axes, rows: Sequence[str]) -> None:
-    """Prepare a panel with a named row for each thing that is measured, the first on top."""
+    """Prepare a dot plot with a named row for each item, the first on top."""
     panel.set_yticks(range(len(rows)), list(rows))
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.grid(axis="y", visible=False)

@@ -1,4 +1,4 @@
-"""The methods that a study may be told to measure: those that adapt, and of these none that uses labels."""
+"""Names of the methods that a study can measure: those that adapt and use no labels."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from clip_tca.evaluation.method_choice import Choice
 from clip_tca.methods.registry import METHODS, ON_EMBEDDINGS
 
 ADAPTING = tuple(name for name in METHODS if name != "zero-shot" and not Choice(name).uses_labels)
-"""All of them."""
+"""All such methods."""
 
 ADAPTING_EMBEDDINGS = tuple(name for name in ADAPTING if name in ON_EMBEDDINGS)
-"""Adapters alone, without base methods."""
+"""Adapters only, without base methods."""
 
 STORED = ("linear-tca", "conditional-tca", "t3a", "tda", "adanpc", "plc")
-"""Those of the usual choice where methods are compared: quick, and stored embeddings are all they need."""
+"""The default where methods are compared: fast, and they need stored embeddings only."""

@@ -1,4 +1,4 @@
-"""From embeddings to a plane: principal components, t-SNE or UMAP, and room for the labels of points on it."""
+"""Projection of embeddings to two dimensions by PCA, t-SNE or UMAP, and label placement in scatter plots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clip_tca.adapters.statistics import Moments
 METHODS = ("pca", "tsne", "umap")
 
 _PACKAGES = {"tsne": ("sklearn.manifold", "scikit-learn"), "umap": ("umap", "umap-learn")}
-"""Module and package of the methods that are not ours."""
+"""Module and package of the methods of other libraries."""
 
 
 def imported(method: str) -> Any:
@@ -33,14 +33,14 @@ def imported(method: str) -> Any:
 
 
 def rounded(x: Tensor) -> list[list[float]]:
-    """Coordinates as a record keeps them: a figure shows no more than four decimals."""
+    """Coordinates for a record: with four decimals, which are enough for a figure."""
     return [[round(value, 4) for value in row] for row in x.tolist()]
 
 
 def principal_axes(z: Tensor) -> tuple[Tensor, Tensor, float]:
     """Centre ``(d,)`` and two principal axes ``(d, 2)`` of the rows of ``z``, and their share of the variance.
 
-    The sign of an axis is free; its largest component is made positive, so that a figure is not mirrored by rounding.
+    The sign of an axis is arbitrary; its largest component is made positive, so that rounding can't mirror a figure.
     """
     moments = Moments.of(z)
     values, vectors = torch.linalg.eigh(moments.covariance())
@@ -50,13 +50,13 @@ def principal_axes(z: Tensor) -> tuple[Tensor, Tensor, float]:
 
 
 def neighbours(z: Tensor, method: str, seed: int) -> Tensor:
-    """Coordinates ``(n, 2)`` by t-SNE or UMAP, on the CPU. They keep neighbours together; distances mean little."""
+    """Coordinates ``(n, 2)`` by t-SNE or UMAP, on the CPU. They preserve neighbours, not distances."""
     module, rows, near = imported(method), z.cpu().numpy(), max(1, min(30, (len(z) - 1) // 3))
     if method == "tsne":
-        found = module.TSNE(perplexity=near, init="pca", random_state=seed).fit_transform(rows)
+        points = module.TSNE(perplexity=near, init="pca", random_state=seed).fit_transform(rows)
     else:
-        found = module.UMAP(n_neighbors=max(2, near // 2), random_state=seed, n_jobs=1).fit_transform(rows)
-    return torch.from_numpy(found).double()
+        points = module.UMAP(n_neighbors=max(2, near // 2), random_state=seed, n_jobs=1).fit_transform(rows)
+    return torch.from_numpy(points).double()
 
 
 def label_places(
@@ -65,16 +65,16 @@ def label_places(
     height: float,
     others: Sequence[tuple[float, float]] = (),
 ) -> list[tuple[float, float]]:
-    """Centres of labels near their points, on no other label and no point; all in fractions of a panel.
+    """Centres of labels near their points that cover no other label and no point; all in fractions of a panel.
 
-    Each label takes the first free place above, below or beside its point, then one farther away; if the whole panel
-    has none, the first.
+    Each label takes the first free place above, below or beside its point, then one farther away; without any free
+    place, the first.
 
     Args:
         points: ``(n, 2)`` positions of the points, each taken to be as wide and high as a line of text.
         widths: Width of each label.
         height: Height of a label.
-        others: ``(m, 2)`` points without a label that are to be left free as well.
+        others: ``(m, 2)`` points without a label that labels must not cover either.
     """
     taken = [(x, y, height) for x, y in (*points, *others)]
     placed: list[tuple[float, float]] = []
@@ -95,9 +95,9 @@ _AROUND = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))
 
 
 def _free(x: float, y: float, width: float, height: float, taken: list[tuple[float, float, float]]) -> bool:
-    """Whether a label is inside the panel and touches nothing."""
+    """Whether a label is inside the panel and overlaps nothing."""
     inside = width / 2 <= x <= 1 - width / 2 and height / 2 <= y <= 1 - height / 2
-    near = 1 - 1e-9  # side by side is not on each other
+    near = 1 - 1e-9  # touching is not overlapping
     return inside and all(
         abs(x - other) >= near * (width + wide) / 2 or abs(y - level) >= near * height for other, level, wide in taken
     )

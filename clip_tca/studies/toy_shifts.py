@@ -1,4 +1,4 @@
-"""The paper's two-dimensional shifts: clusters of a source, and where they are in the test domain.
+"""The paper's two-dimensional shifts, the data of the study ``toy``: clusters of the source and of the test domain.
 
 Its appendix ("Analysis Details") gives them as code. Each cluster is N(centre, spread² I), 30 points of the source with
 spread 1 and 250 of the test domain:
@@ -11,9 +11,9 @@ nonlinear  (0, 0), (10, 10), (0, 10),    (5, 5) 3 · (10, 10) 1 · (0, 20) 2 ·
            (−5, −10)                     (−9, 1) 2.5
 ========== ============================= =========================================
 
-That code has no classes. Here a test cluster has the class of the source cluster that it is paired with when all pairs
-together move least (in ``linear`` the last two are listed the other way round). Three pairs of centres always have an
-affine map between them, four have not: that makes the second shift non-linear.
+That code has no classes. Here a test cluster gets the class of the source cluster in the pairing with the least total
+movement (in ``linear`` the last two are listed in the other order). There is always an affine map between three pairs
+of centres, but not between these four: that makes the second shift non-linear.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Shift:
-    """A source and what became of it.
+    """A source and its shifted test domain.
 
     Attributes:
         source: Centre of each class.

@@ -1,4 +1,4 @@
-"""One door to every data set of pictures, by the name that ``--dataset`` takes."""
+"""Loads every data set of images, by the name that ``--dataset`` takes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ NAMES = (*BENCHMARKS, "folder", "demo")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where pictures come from.
+class ImageSource:
+    """A data set of images by name, with where to find it.
 
     Attributes:
-        dataset: A benchmark, ``folder`` (anyone's own), or ``demo``.
-        data_dir: Folder that holds them; None takes the hub (benchmarks) or ``hub_id``.
+        dataset: A benchmark, ``folder`` (your own), or ``demo``.
+        data_dir: Folder of the images; None takes the hub (benchmarks) or ``hub_id``.
         hub_id: Data set on the hub, or a local copy in its formats.
         revision: Commit or tag on the hub.
-        image_column: Name of the column with the pictures; None looks for the usual ones. So do the next two.
-        label_column: Name of the column with the labels.
-        domain_column: Name of the column with the domains.
-        domains: Domains to take; empty takes all.
+        image_column: Column with the images; None takes the first usual name. The next two alike.
+        label_column: Column with the labels.
+        domain_column: Column with the domains.
+        domains: Domains to load; empty loads all.
     """
 
     dataset: str
@@ -36,7 +36,7 @@ class Source:
     domains: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise ValueError for what can be seen to be wrong before anything is read or downloaded."""
+        """Raise ValueError for options that contradict each other, before anything is read or downloaded."""
         if self.dataset not in NAMES:
             allowed = ", ".join((*NAMES, "synthetic"))
             raise ValueError(f"dataset: {self.dataset!r}; allowed are {allowed} and FILE.safetensors")
