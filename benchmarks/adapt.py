@@ -29,12 +29,12 @@ from benchmarks.measure import wall
 from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import BLOCK
 from clip_tca.bulk.application import Application
-from clip_tca.bulk.block import ROWS
 from clip_tca.bulk.job import Job
 from clip_tca.bulk.layout import lay_out
-from clip_tca.bulk.shards import open_shelf
+from clip_tca.bulk.shards import open_embeddings
 from clip_tca.bulk.staging import RECORD
 from clip_tca.classifier import LinearClassifier
+from clip_tca.datasets.formats.base import ROWS
 
 SHARD = 131_072
 
@@ -66,11 +66,13 @@ def peak(command: list[str]) -> tuple[int, float]:
 
 def rates(source: Path, out: Path, dim: int) -> None:
     """The second pass against the products that it needs, in turns."""
-    shelf = open_shelf(str(source))
-    rows = shelf.rows or 0
+    embeddings = open_embeddings(str(source))
+    rows = embeddings.rows or 0
     text = np.load(source.parent / "text.npy")
     classifier = ZeroShotClassifier(text)
-    tca = LinearTCA(classifier).fit(block.z for shard in shelf.shards[:1] for block in shard.blocks(0, shard.rows or 0))
+    tca = LinearTCA(classifier).fit(
+        block.z for shard in embeddings.shards[:1] for block in shard.blocks(0, shard.rows or 0)
+    )
     w, weight = tca.W_.float(), tca.folded().weight.T.float()
     before = LinearClassifier(classifier.weight, normalize=True)
     ready = torch.nn.functional.normalize(torch.randn(BLOCK, dim), dim=1)
@@ -81,33 +83,33 @@ def rates(source: Path, out: Path, dim: int) -> None:
             _ = ready @ weight
 
     def whole() -> None:
-        layout = lay_out(shelf, out, ("embeddings", "labels"), np.dtype(np.float16))
+        layout = lay_out(embeddings, out, ("embeddings", "labels"), np.dtype(np.float16))
         out.mkdir()
-        Job(layout, tca, torch.device("cpu"), fitted=True).pour(
-            shelf.units(), lambda unit: layout.sink(out, shelf.shards[unit.shard])
+        Job(layout, tca, torch.device("cpu"), fitted=True).adapt_units(
+            embeddings.units(), lambda unit: layout.sink(out, embeddings.shards[unit.shard])
         )
 
     apply = Application(tca, ("embeddings", "labels"), torch.device("cpu"))
-    block = next(shelf.shards[0].blocks(0, ROWS))
+    block = next(embeddings.shards[0].blocks(0, ROWS))
 
     def compute() -> None:
         for _ in range(rows // ROWS):
             apply(block)
 
     def predict(head: LinearClassifier) -> None:
-        for shard in shelf.shards:
+        for shard in embeddings.shards:
             for block in shard.blocks(0, shard.rows or 0):
                 head.logits(torch.from_numpy(block.z)).argmax(dim=1)
 
-    found: dict[str, list[float]] = {"bare": [], "compute": [], "whole": [], "before": [], "after": []}
+    times: dict[str, list[float]] = {"bare": [], "compute": [], "whole": [], "before": [], "after": []}
     for _ in range(3):
-        found["bare"].append(wall(bare))
-        found["compute"].append(wall(compute))
-        found["whole"].append(wall(whole))
-        found["before"].append(wall(lambda: predict(before)))
-        found["after"].append(wall(lambda: predict(tca.folded())))
+        times["bare"].append(wall(bare))
+        times["compute"].append(wall(compute))
+        times["whole"].append(wall(whole))
+        times["before"].append(wall(lambda: predict(before)))
+        times["after"].append(wall(lambda: predict(tca.folded())))
         shutil.rmtree(out)
-    best = {name: min(times) for name, times in found.items()}
+    best = {name: min(seconds) for name, seconds in times.items()}
     print(f"bare products: {rows / best['bare']:,.0f} rows/s")
     for name, what in {
         "compute": "transform + predict (goal: 0.60)",
@@ -149,8 +151,8 @@ def main() -> None:
         names = sorted(path.name for path in (folder / "n").iterdir())
         for kind in ("labels", "embeddings"):
             same = all(
-                np.array_equal(np.load(folder / "out-n" / kind / one), np.load(folder / "out-2" / kind / one))
-                for one in names
+                np.array_equal(np.load(folder / "out-n" / kind / name), np.load(folder / "out-2" / kind / name))
+                for name in names
             )
             print(f"two processes ({took:.0f} s) and one give the same {kind}: {same}")
         cost = json.loads((folder / "out-n" / RECORD).read_text())["cost"]

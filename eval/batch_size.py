@@ -12,14 +12,14 @@ import torch
 from page import main
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.datasets.embedding_set import load
+from clip_tca.datasets.embedding_set import load_embeddings
 
 SIZES = (1, 4, 16, 64, 256, 1024)
 
 
 def report(path: str) -> str:
     """The whole page."""
-    data = load(path)
+    data = load_embeddings(path)
     g = ZeroShotClassifier(data.text, data.scale)
     lines = [
         "# Streams: accuracy by batch size",

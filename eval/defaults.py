@@ -17,7 +17,7 @@ from page import main
 from torch import Tensor
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.datasets.embedding_set import load
+from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.datasets.synthetic import synthetic
 
 Task = tuple[str, ZeroShotClassifier, Tensor, Tensor]
@@ -64,7 +64,7 @@ def subset(y: Tensor, counts: list[int], generator: torch.Generator) -> Tensor:
 
 def tasks(path: str) -> list[Task]:
     """Every (group, classifier, embeddings, labels) on which a setting is scored."""
-    data = load(path)
+    data = load_embeddings(path)
     g = ZeroShotClassifier(data.text, data.scale)
     c = g.n_classes
     found: list[Task] = []

@@ -18,7 +18,7 @@ from page import main
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.diagnosis import diagnose
-from clip_tca.datasets.embedding_set import load
+from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.results.gains import half_width
@@ -67,7 +67,7 @@ def everything(path: str) -> Iterator[Task]:
 
 def held_out(path: str) -> Iterator[Task]:
     """Every template alone on every domain: classifiers that no limit was set by."""
-    data = load(path)
+    data = load_embeddings(path)
     for text in data.text if data.text.ndim == 3 else ():
         g = ZeroShotClassifier(text, data.scale)
         for z, y in data.domains.values():

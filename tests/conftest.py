@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clip_tca import ZeroShotClassifier
-from clip_tca.datasets.embedding_set import EmbeddingSet, load
+from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
 from clip_tca.datasets.synthetic import synthetic
 
 torch.set_num_threads(1)  # the matrices here are small: more threads only wait for each other
@@ -55,7 +55,7 @@ def shifted() -> Shifted:
 def pacs() -> EmbeddingSet:
     if not PACS.is_file():
         pytest.skip("the real PACS embeddings are not beside the project")
-    return load(PACS)
+    return load_embeddings(PACS)
 
 
 @pytest.fixture(scope="session")

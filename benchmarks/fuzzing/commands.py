@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.fuzzing.documents import Records
-from benchmarks.fuzzing.embeddings import Pipe, Shelf
+from benchmarks.fuzzing.embeddings import Shelf
 from benchmarks.fuzzing.mutations import damaged
 from benchmarks.fuzzing.states import Sets, States
 from benchmarks.fuzzing.target import Target, Unclear, clear
@@ -80,7 +80,7 @@ class Commands(Target):
             "text.npy": npy[0],
             "names.txt": b"dog\nhouse = a house\n",
             "r.toml": recipe,
-            "-": Pipe().seeds[0],
+            "-": npy[0],
         }
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:
@@ -101,7 +101,7 @@ class Commands(Target):
             with contextlib.ExitStack() as stack:
                 stack.enter_context(contextlib.redirect_stdout(out))
                 stack.enter_context(contextlib.redirect_stderr(err))
-                stack.enter_context(patch("clip_tca.bulk.pipe.standard_input", lambda: io.BytesIO(stdin)))
+                stack.enter_context(patch("clip_tca.datasets.formats.stream.standard_input", lambda: io.BytesIO(stdin)))
                 stack.enter_context(patch("traceback.print_exc", lambda: seen.append(sys.exc_info()[1])))
                 code = main(["--debug", *words])
         except SystemExit as end:

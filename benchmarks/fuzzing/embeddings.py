@@ -66,19 +66,19 @@ class Shelf(Target):
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Read to the end as ``adapt`` does; rows and dimensions must be what was announced."""
-        from clip_tca.bulk.reading import pieces
-        from clip_tca.bulk.shards import open_shelf
+        from clip_tca.bulk.reading import checked_blocks
+        from clip_tca.bulk.shards import open_embeddings
 
         path = folder / f"case{self.suffix}"
         path.write_bytes(self.content(rng))
-        shelf = open_shelf(str(path), rng.choice((None, None, None, "vectors", "embedding")))
+        source = open_embeddings(str(path), rng.choice((None, None, None, "vectors", "embedding")))
         read = 0
-        for piece in pieces(shelf, shelf.units()[:100], drop_bad=True):
-            read += piece.read
-            if piece.block.z.shape[1] != shelf.dim:
-                raise Unclear(f"{piece.block.z.shape[1]} dimensions, announced were {shelf.dim}")
-        if shelf.rows is not None and len(shelf.units()) <= 100 and read != shelf.rows:
-            raise Unclear(f"{read} rows, announced were {shelf.rows}")
+        for checked in checked_blocks(source, source.units()[:100], drop_bad=True):
+            read += checked.read
+            if checked.block.z.shape[1] != source.dim:
+                raise Unclear(f"{checked.block.z.shape[1]} dimensions, announced were {source.dim}")
+        if source.rows is not None and len(source.units()) <= 100 and read != source.rows:
+            raise Unclear(f"{read} rows, announced were {source.rows}")
         return None
 
 
@@ -102,21 +102,21 @@ def _headed(suffix: str, rng: random.Random) -> bytes:
 
 
 class Pipe(Target):
-    """Rows on standard input."""
+    """An Arrow IPC stream or a ``.npy`` file on standard input."""
 
-    name, names = "rows", ("standard input",)
+    name, names = "pipe", ("standard input",)
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        """Rows of 6 and of 3."""
-        return [b"".join(len(r).to_bytes(4, "little") + r.tobytes() for r in Z[:, :d]) for d in (6, 3)]
+        """As others write them."""
+        return [*Shelf(".arrow").seeds, *Shelf(".npy").seeds]
 
     def run(self, rng: random.Random, folder: Path) -> bool | None:
         """Read to the end."""
-        from clip_tca.bulk.pipe import RowStream
+        from clip_tca.datasets.formats.stream import open_stream
 
-        stream = RowStream(io.BytesIO(damaged(rng.choice(self.seeds), rng, self.seeds)))
-        for block in stream.blocks(0, 0, rng.choice((1, 7, 8192))):
+        content = damaged(rng.choice(self.seeds), rng, self.seeds) if rng.random() < 0.8 else _headed(".npy", rng)
+        for block in open_stream(source=io.BytesIO(content)).blocks(0, 0, rng.choice((1, 7, 8192))):
             block.bad()
         return None
 

@@ -1,4 +1,4 @@
-"""Embeddings that people keep: files of every usual format, folders of shards, streams; read and written in blocks.
+"""Embeddings larger than memory: files, folders of shards, pipes and the hub, read, adapted and written in blocks.
 
-Nothing here is ever held whole: a block is :data:`clip_tca.bulk.block.ROWS` rows, whatever the size of the file.
+No file is ever held whole: a block has at most :data:`clip_tca.datasets.formats.base.ROWS` rows.
 """

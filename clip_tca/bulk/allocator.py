@@ -1,4 +1,4 @@
-"""Memory that stays where it is, however many blocks come and go."""
+"""Memory of the C library: large blocks are given back as soon as they are freed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _M_MMAP_THRESHOLD = -3
 def return_large_blocks() -> None:
     """Have the C library give back every block of 4 MB and more at once, where it is glibc.
 
-    By itself it raises that limit as blocks are freed, then keeps them, in as many places as there are threads: up to
-    100 MB that come and go with the timing of the threads.
+    By default it raises that limit as blocks are freed and keeps them, once per thread: up to 100 MB that come and go
+    with the timing of the threads.
     """
     if sys.platform == "linux":
         try:

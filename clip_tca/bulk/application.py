@@ -1,4 +1,4 @@
-"""A fitted or learning adapter, applied to blocks: what is to be written of each, and what zero-shot says."""
+"""Applies an adapter, fitted or learning, to blocks of embeddings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
-from clip_tca.bulk.block import Block, Kind, Result
 from clip_tca.core.tensors import to_tensor, unit
+from clip_tca.datasets.formats.base import Block, Kind, Result
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Application:
     """Blocks in, results out.
 
     Attributes:
-        adapter: Fitted; or learning as it goes, if there is a ``batch``.
+        adapter: Fitted; or learning from every batch, if there is a ``batch``.
         kinds: What is to be written.
         device: Where to compute.
         compare: Also predict by zero-shot.
@@ -38,8 +38,8 @@ class Application:
         arrays = parts[0] if len(parts) == 1 else {kind: np.concatenate([p[kind] for p in parts]) for kind in parts[0]}
         before = None
         if self.compare:
-            known = self.adapter.classifier
-            before = known.predict(unit(rows) if self.adapter.normalize else rows).cpu().numpy()
+            inputs = unit(rows) if self.adapter.normalize else rows
+            before = self.adapter.classifier.predict(inputs).cpu().numpy()
         return Result(arrays, block.others, before)
 
     def _arrays(self, rows: Tensor) -> dict[Kind, np.ndarray]:

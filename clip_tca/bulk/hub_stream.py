@@ -3,50 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from clip_tca.bulk.arrays import pick
-from clip_tca.bulk.block import ROWS, Block
-from clip_tca.bulk.columns import block, dimension, list_columns, regrouped
-from clip_tca.bulk.shards import Shelf, check_agreement
+from clip_tca.bulk.shards import ShardedEmbeddings, check_agreement
 from clip_tca.core.hub_access import go_offline_if_unreachable
+from clip_tca.datasets.formats.base import ROWS, Target
+from clip_tca.datasets.formats.columns import TableShard, regrouped
 
 
-class HubShard:
-    """One of the files of a streamed data set."""
-
-    splittable = False
-    rows: int | None = None
-    stream = False
+class HubShard(TableShard):
+    """One of the files of a streamed data set; its output is a Parquet file."""
 
     def __init__(self, source: Any, number: int, hub_id: str, column: str | None) -> None:
-        """Look at the first rows, for the schema."""
-        self.path = Path(f"{number:05d}.parquet")
-        self._source, self._where = source.with_format("arrow"), f"{hub_id}, shard {number}"
-        head = next(iter(self._source.iter(batch_size=1)), None)
-        if head is None:
-            raise ValueError(f"{self._where}: no rows")
-        self.schema: pa.Schema = head.schema
-        self.name = pick(Path(hub_id), list_columns(self.schema), column, "list column of floats")
-        self.dtype: np.dtype[Any] = np.dtype(self.schema.field(self.name).type.value_type.to_pandas_dtype())
-        tables = chain([head], self._source.iter(batch_size=ROWS))
-        self.dim: int | None = dimension((table.column(self.name) for table in tables), self._where)
+        """Read the first row, for the schema."""
+        self._source, where = source.with_format("arrow"), f"{hub_id}, shard {number}"
+        self._head: Any = next(iter(self._source.iter(batch_size=1)), None)
+        if self._head is None:
+            raise ValueError(f"{where}: no rows")
+        super().__init__(Path(f"{number:05d}.parquet"), column, where)
 
-    def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
-        """All rows, ``rows`` at a time."""
-        batches = (part for table in self._source.iter(batch_size=rows) for part in table.to_batches())
-        first = 0
-        for batch in regrouped(batches, rows):
-            yield block(batch, self.name, self.dim, self._where, first)
-            first += len(batch)
+    def _open(self) -> tuple[pa.Schema, None]:
+        return self._head.schema, None
+
+    def _heads(self) -> Iterator[pa.RecordBatch]:
+        yield from self._head.to_batches()
+        yield from self._regrouped(ROWS)
+
+    def _regrouped(self, rows: int) -> Iterator[pa.RecordBatch]:
+        yield from regrouped(self._batches(rows), rows)  # what fails here is the network, not a file
+
+    def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        return (batch for table in self._source.iter(batch_size=rows) for batch in table.to_batches())
+
+    def _writer(self, target: Target, schema: pa.Schema) -> Any:
+        return pq.ParquetWriter(target.path, schema)
 
 
-def open_hub(hub_id: str, revision: str | None = None, split: str = "train", column: str | None = None) -> Shelf:
+def open_hub(
+    hub_id: str, revision: str | None = None, split: str = "train", column: str | None = None
+) -> ShardedEmbeddings:
     """The shards of a split, in order.
 
     Args:
@@ -64,13 +63,13 @@ def open_hub(hub_id: str, revision: str | None = None, split: str = "train", col
         parts = [source.shard(source.num_shards, i) for i in range(source.num_shards)]
         shards = [HubShard(part, i, hub_id, column) for i, part in enumerate(parts)]
     except ValueError as error:
-        if str(error).startswith((hub_id, str(Path(hub_id)))):
+        if str(error).startswith(hub_id):
             raise
         raise _unreachable(hub_id, error) from None
     except Exception as error:
         raise _unreachable(hub_id, error) from error
     check_agreement(shards)
-    return Shelf(list(shards), single=False)
+    return ShardedEmbeddings(list(shards), single=False)
 
 
 def _unreachable(hub_id: str, error: Exception) -> ValueError:

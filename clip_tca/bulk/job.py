@@ -1,8 +1,8 @@
-"""The job of ``clip-tca adapt``: a shelf in, its adapted copy out, in constant memory.
+"""The job of ``clip-tca adapt``: sharded embeddings in, their adapted copy out, in constant memory.
 
-Two passes: statistics and bank, then the map. With ``online`` there is one, in order: every batch is predicted when the
-statistics have seen it and those before it. Several processes each take a part of the shelf; the first one merges what
-they have seen, solves, and gives the solution to all.
+There are two passes: the first collects statistics, the second applies the map. With a ``batch`` there is one pass, in
+order: every batch is predicted as soon as the statistics include it. Several processes each take a share of the rows;
+the first one merges their statistics, solves, and gives the solution to all.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tqdm import tqdm
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.bulk.application import Application
-from clip_tca.bulk.block import Result, block_rows
 from clip_tca.bulk.layout import Layout
-from clip_tca.bulk.overlap import Behind, ahead
-from clip_tca.bulk.reading import Piece, pieces
-from clip_tca.bulk.shards import Unit, share
-from clip_tca.bulk.sinks import Sink
+from clip_tca.bulk.overlap import WriteBehind, read_ahead
+from clip_tca.bulk.reading import CheckedBlock, checked_blocks
+from clip_tca.bulk.shards import WorkUnit, share
 from clip_tca.bulk.staging import FULL, Staging
 from clip_tca.core.processes import Processes
 from clip_tca.core.tensors import to_tensor
+from clip_tca.datasets.formats.base import Result, Sink, block_rows
+from clip_tca.datasets.formats.registry import ARRAYS
 
 
 @dataclass
 class Tally:
-    """What has been counted: rows used, rows left out (by unit), right predictions after and before; and seconds."""
+    """Counts of a run: rows used, rows left out by work unit, correct predictions after and before; and seconds."""
 
     rows: int = 0
     bad: dict[int, list[int]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Tally:
     adapting_seconds: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:
-        """Of two processes."""
+        """The counts of two processes."""
         return Tally(
             self.rows + other.rows,
             {**self.bad, **other.bad},
@@ -56,27 +56,27 @@ class Tally:
             max(self.adapting_seconds, other.adapting_seconds),
         )
 
-    def leave_out(self, piece: Piece) -> None:
-        """Note the bad rows of a piece."""
-        if len(piece.bad):
-            self.bad.setdefault(piece.unit.number, []).extend(piece.bad.tolist())
+    def leave_out(self, checked: CheckedBlock) -> None:
+        """Add the bad rows of a block."""
+        if len(checked.bad):
+            self.bad.setdefault(checked.unit.number, []).extend(checked.bad.tolist())
 
 
 @dataclass
 class Job:
-    """What to adapt, and how.
+    """Embeddings to adapt, and how.
 
     Attributes:
-        layout: What is read, and what is written of it.
+        layout: What is read, and where the output goes.
         adapter: New, or fitted before (``fitted``): then nothing is learned.
         device: Where to compute.
         fitted: Whether the adapter is used as it is.
         batch: Rows to learn from and predict at a time, in one pass; None makes two passes.
-        drop_bad: Go on without rows that hold NaN or infinity.
+        drop_bad: Leave out rows that hold NaN or infinity.
         labels: True classes ``(n,)``, for scoring only.
         state: File to save the fitted adapter in.
         progress: Show a bar on stderr, if that is a terminal.
-        processes: Those of this run.
+        processes: The processes of this run.
     """
 
     layout: Layout
@@ -91,8 +91,8 @@ class Job:
     processes: Processes = field(default_factory=Processes)
 
     def check(self) -> None:
-        """Raise ValueError for what can't go together."""
-        rows = self.layout.shelf.rows
+        """Raise ValueError for options that contradict each other."""
+        rows = self.layout.source.rows
         if self.labels is not None and rows is None:
             raise ValueError("labels: a stream says how many rows it has only at its end; score the output instead")
         if self.labels is not None and len(self.labels) != rows:
@@ -130,26 +130,26 @@ class Job:
 
     def adapt(self, out: Path) -> Tally:
         """Fit, and write everything below ``out`` (a folder or a file)."""
-        units = self.layout.shelf.units()
-        mine = share(units, self.processes.rank, self.processes.size)
-        found = Tally()
+        all_units = self.layout.source.units()
+        units = share(all_units, self.processes.rank, self.processes.size)
+        fitting = Tally()
         if self.batch is None and not self.fitted:
-            found = self._fit(mine)
+            fitting = self._fit(units)
         elif self.batch is None and self.drop_bad:  # how many rows are left has to be known before the first is written
-            found = self._all(lambda: self._look(mine, lambda _piece: None))
-        done = self._all(lambda: self.pour(mine, lambda unit: self._sink(out, unit, units, found.bad)))
-        done.fitting_seconds = found.fitting_seconds
-        return done
+            fitting = self._sum(lambda: self._scan(units, lambda _checked: None))
+        tally = self._sum(lambda: self.adapt_units(units, lambda unit: self._sink(out, unit, all_units, fitting.bad)))
+        tally.fitting_seconds = fitting.fitting_seconds
+        return tally
 
     # -- first pass ----------------------------------------------------------------------------------------------------
 
-    def _fit(self, mine: list[Unit]) -> Tally:
+    def _fit(self, units: list[WorkUnit]) -> Tally:
         adapter, processes = self.adapter, self.processes
         began = time.perf_counter()
-        dtype = torch.float64 if self.layout.shelf.dtype == np.float64 else torch.float32
-        adapter.begin(self.device, dtype, mine[0].first if mine else 0)
-        found = self._all(lambda: self._look(mine, self._learn))
-        processes.together(lambda: _check_rows(found, 2))
+        dtype = torch.float64 if self.layout.source.dtype == np.float64 else torch.float32
+        adapter.begin(self.device, dtype, units[0].first if units else 0)
+        tally = self._sum(lambda: self._scan(units, self._learn))
+        processes.together(lambda: _check_rows(tally, 2))
         others = processes.gather(adapter, self.device)[1:]
         if processes.first:
             for other in others:
@@ -158,89 +158,89 @@ class Job:
         adapter.use(processes.broadcast(solution, self.device))
         if processes.first:
             adapter.warn()
-        processes.together(self._keep)
-        found.fitting_seconds = time.perf_counter() - began
-        return found
+        processes.together(self._save)
+        tally.fitting_seconds = time.perf_counter() - began
+        return tally
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         if self.state is not None and self.processes.first:
             self.adapter.save(self.state)
 
-    def _learn(self, piece: Piece) -> None:
-        if piece.last:
-            self.adapter.end_segment(piece.unit.number)
+    def _learn(self, checked: CheckedBlock) -> None:
+        if checked.last:
+            self.adapter.end_segment(checked.unit.number)
             return
-        if piece.block.first == piece.unit.start:
-            self.adapter.begin_segment(piece.unit.first)
-        if len(piece.block):
-            self.adapter.partial_fit(to_tensor(piece.block.z).to(self.device))
+        if checked.block.first == checked.unit.start:
+            self.adapter.begin_segment(checked.unit.first)
+        if len(checked.block):
+            self.adapter.partial_fit(to_tensor(checked.block.z).to(self.device))
 
-    def _look(self, mine: list[Unit], see: Callable[[Piece], None]) -> Tally:
+    def _scan(self, units: list[WorkUnit], use: Callable[[CheckedBlock], None]) -> Tally:
         tally = Tally()
-        with self._bar(mine, "fitting") as bar:
-            for piece in ahead(pieces(self.layout.shelf, mine, self.drop_bad)):
-                tally.leave_out(piece)
-                tally.rows += len(piece.block)
-                see(piece)
-                bar.update(piece.read)
+        with self._bar(units, "fitting") as bar:
+            for checked in read_ahead(checked_blocks(self.layout.source, units, self.drop_bad)):
+                tally.leave_out(checked)
+                tally.rows += len(checked.block)
+                use(checked)
+                bar.update(checked.read)
         return tally
 
     # -- second pass, or the only one ----------------------------------------------------------------------------------
 
-    def pour(self, mine: list[Unit], sink_of: Callable[[Unit], Sink]) -> Tally:
+    def adapt_units(self, units: list[WorkUnit], sink_of: Callable[[WorkUnit], Sink]) -> Tally:
         """Read, adapt and write, all at the same time, shard after shard."""
         apply = Application(self.adapter, self.layout.kinds, self.device, self.labels is not None, self.batch)
         tally, began = Tally(), time.perf_counter()
-        read = ahead(pieces(self.layout.shelf, mine, self.drop_bad, self._rows()))
-        with Behind() as writing, self._bar(mine, "adapting") as bar:
-            for _, group in groupby(read, key=lambda piece: piece.unit.shard):
+        blocks = read_ahead(checked_blocks(self.layout.source, units, self.drop_bad, self._rows()))
+        with WriteBehind() as writing, self._bar(units, "adapting") as bar:
+            for _, group in groupby(blocks, key=lambda checked: checked.unit.shard):
                 sink = None
-                for piece in group:
-                    sink = sink or sink_of(piece.unit)
-                    tally.leave_out(piece)
-                    if len(piece.block):
-                        result = apply(piece.block)
+                for checked in group:
+                    sink = sink or sink_of(checked.unit)
+                    tally.leave_out(checked)
+                    if len(checked.block):
+                        result = apply(checked.block)
                         writing.call(sink.write, result)
-                        self._score(piece, result, tally)
-                    bar.update(piece.read)
+                        self._score(checked, result, tally)
+                    bar.update(checked.read)
                 if sink is not None:
                     writing.call(sink.close)
         if self.batch:
             _check_rows(tally, 1)
-            self._keep()
+            self._save()
         tally.adapting_seconds = time.perf_counter() - began
         return tally
 
-    def _score(self, piece: Piece, result: Result, tally: Tally) -> None:
+    def _score(self, checked: CheckedBlock, result: Result, tally: Tally) -> None:
         tally.rows += len(result)
         if self.labels is not None and result.before is not None:
-            truth = piece.truth(self.labels)
-            tally.right += int(np.sum(result.arrays["labels"] == truth))
-            tally.right_before += int(np.sum(result.before == truth))
+            labels = checked.labels(self.labels)
+            tally.right += int(np.sum(result.arrays["labels"] == labels))
+            tally.right_before += int(np.sum(result.before == labels))
 
     def _rows(self) -> int:
-        """Rows of a block: whole batches; of a stream one, so that its answer need not wait for the next."""
-        rows = block_rows(self.layout.shelf.dim)
+        """Rows of a block: whole batches; of a stream one, so that its answer does not wait for the next."""
+        rows = block_rows(self.layout.source.dim)
         if not self.batch:
             return rows
-        return self.batch * (1 if self.layout.shelf.rows is None else max(rows // self.batch, 1))
+        return self.batch * (1 if self.layout.source.rows is None else max(rows // self.batch, 1))
 
-    def _sink(self, out: Path, unit: Unit, units: list[Unit], bad: dict[int, list[int]]) -> Sink:
-        shard = self.layout.shelf.shards[unit.shard]
+    def _sink(self, out: Path, unit: WorkUnit, units: list[WorkUnit], bad: dict[int, list[int]]) -> Sink:
+        shard = self.layout.source.shards[unit.shard]
         if self.batch or shard.rows is None:
             return self.layout.sink(out, shard)
-        lost = {one.start: len(bad.get(one.number, ())) for one in units if one.shard == unit.shard}
-        before = sum(count for start, count in lost.items() if start < unit.start)
-        return self.layout.sink(out, shard, unit.start - before, shard.rows - sum(lost.values()))
+        dropped = {other.start: len(bad.get(other.number, ())) for other in units if other.shard == unit.shard}
+        before = sum(count for start, count in dropped.items() if start < unit.start)
+        return self.layout.sink(out, shard, unit.start - before, shard.rows - sum(dropped.values()))
 
     # -- around it -----------------------------------------------------------------------------------------------------
 
-    def _all(self, work: Callable[[], Tally]) -> Tally:
-        """Count in every process; the sum, known to all."""
+    def _sum(self, work: Callable[[], Tally]) -> Tally:
+        """Count in every process; all of them get the sum."""
         return sum(self.processes.all_gather(self.processes.together(work)), Tally())
 
     @contextmanager
-    def _bar(self, units: list[Unit], title: str) -> Iterator[tqdm[Any]]:
+    def _bar(self, units: list[WorkUnit], title: str) -> Iterator[tqdm[Any]]:
         total = sum(unit.stop - unit.start for unit in units) or None
         hidden = None if self.progress and self.processes.first else True
         with tqdm(total=total, desc=title, unit="row", unit_scale=True, disable=hidden, leave=False) as bar:
@@ -248,30 +248,30 @@ class Job:
 
     def _check_classes(self) -> None:
         """A pseudo-source has rows for every class: refuse more classes than fit into half of the memory."""
-        known, k = self.adapter.classifier, getattr(self.adapter, "k", "auto")
-        needed = known.n_classes * known.dim * 4 * (40 if k == "auto" else int(k) + 20)
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else needed
-        if needed > there // 2 and getattr(self.adapter, "balance", "") != "global":
+        classifier, k = self.adapter.classifier, getattr(self.adapter, "k", "auto")
+        needed = classifier.n_classes * classifier.dim * 4 * (40 if k == "auto" else int(k) + 20)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else needed
+        if needed > memory // 2 and getattr(self.adapter, "balance", "") != "global":
             raise ValueError(
-                f"text: {known.n_classes} classes need about {needed / 1e9:.0f} of the {there / 1e9:.0f} GB of memory; "
-                "name fewer classes, or use a smaller --k"
+                f"text: {classifier.n_classes} classes need about {needed / 1e9:.0f} of the {memory / 1e9:.0f} GB of "
+                "memory; name fewer classes, or use a smaller --k"
             )
 
     def _check_space(self, folder: Path) -> None:
-        shelf = self.layout.shelf
-        if shelf.rows is None or shelf.shards[0].path.suffix.lower() not in (".npy", ".npz", ".safetensors"):
+        source = self.layout.source
+        if source.rows is None or source.shards[0].path.suffix.lower() not in ARRAYS:  # tables are compressed
             return
-        needed, free = self.layout.row_bytes() * shelf.rows, shutil.disk_usage(folder).free
+        needed, free = self.layout.row_bytes() * source.rows, shutil.disk_usage(folder).free
         if needed > free:
             raise ValueError(
                 f"output: {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} are free in {folder}; make room"
             )
 
     def _full(self, error: OSError, target: Path) -> ValueError:
-        kept = "nothing was kept"
+        state = "nothing was kept"
         if self.state is not None and self.state.is_file():
-            kept = f"the fitted state is kept in {self.state}: go on with --load-state"
-        return ValueError(f"output: {target} can't be written ({error.strerror}); nothing is left there, {kept}")
+            state = f"the fitted state is kept in {self.state}: go on with --load-state"
+        return ValueError(f"output: {target} can't be written ({error.strerror}); nothing is left there, {state}")
 
 
 def _check_rows(tally: Tally, least: int) -> None:

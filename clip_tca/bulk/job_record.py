@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 from clip_tca.core.provenance import commit, peak_memory, versions
 
 if TYPE_CHECKING:
-    from clip_tca.bulk.class_texts import Texts
+    from clip_tca.bulk.class_texts import ClassTexts
     from clip_tca.bulk.job import Job, Tally
 
 SCHEMA = 1
-NAMED = 100
-"""Rows left out that are named, of each shard."""
+LISTED = 100
+"""Rows left out that are listed, of each shard."""
 
 
-def describe(job: Job, tally: Tally, method: str, texts: Texts) -> dict[str, Any]:
-    """Everything that changes from run to run is in ``cost``."""
-    shelf, adapter = job.layout.shelf, job.adapter
+def describe(job: Job, tally: Tally, method: str, texts: ClassTexts) -> dict[str, Any]:
+    """The record as a JSON object; everything that changes from run to run is in ``cost``."""
+    source, adapter = job.layout.source, job.adapter
     left_out: dict[str, dict[str, Any]] = {}
-    for unit in shelf.units():
+    for unit in source.units():
         if rows := tally.bad.get(unit.number):
-            found = left_out.setdefault(shelf.shards[unit.shard].path.name, {"rows": 0, "first": []})
-            found["rows"] += len(rows)
-            found["first"] = [*found["first"], *rows][:NAMED]
+            entry = left_out.setdefault(source.shards[unit.shard].path.name, {"rows": 0, "first": []})
+            entry["rows"] += len(rows)
+            entry["first"] = [*entry["first"], *rows][:LISTED]
     counts = adapter.solution.get("pseudo_source_counts")
     scored = None
     if job.labels is not None and tally.rows:
@@ -38,9 +38,9 @@ def describe(job: Job, tally: Tally, method: str, texts: Texts) -> dict[str, Any
         "schema_version": SCHEMA,
         "command": "adapt",
         "input": {
-            "shards": [{"name": shard.path.name, "rows": shard.rows} for shard in shelf.shards],
-            "dimensions": shelf.dim,
-            "dtype": str(shelf.dtype),
+            "shards": [{"name": shard.path.name, "rows": shard.rows} for shard in source.shards],
+            "dimensions": source.dim,
+            "dtype": str(source.dtype),
         },
         "text": texts.about,
         "classes": texts.classes,

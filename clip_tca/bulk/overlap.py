@@ -14,15 +14,15 @@ T = TypeVar("T")
 _END = object()
 
 
-def ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
+def read_ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
     """The same items, fetched by a thread that is up to ``depth`` of them ahead."""
-    waiting: queue.Queue[Any] = queue.Queue(depth)
+    fetched: queue.Queue[Any] = queue.Queue(depth)
     stop = threading.Event()
 
     def put(item: object) -> bool:
         while not stop.is_set():
             try:
-                waiting.put(item, timeout=0.1)
+                fetched.put(item, timeout=0.1)
                 return True
             except queue.Full:
                 continue
@@ -41,7 +41,7 @@ def ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
     thread.start()
     try:
         while True:
-            item, error = waiting.get()
+            item, error = fetched.get()
             if error is not None:
                 raise error
             if item is _END:
@@ -52,8 +52,8 @@ def ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
         thread.join(1.0)  # no longer: it may wait for rows on a pipe that never come
 
 
-class Behind:
-    """Calls made by one thread, in order, at most one of them waiting; an error comes out at the next call."""
+class WriteBehind:
+    """Calls made by one thread, in order, at most one of them waiting; an error is raised by the next call."""
 
     def __init__(self) -> None:
         """Start the thread."""
@@ -66,12 +66,12 @@ class Behind:
         self._last = self._pool.submit(work, *arguments)
 
     def wait(self) -> None:
-        """Until everything has been done."""
+        """Wait until everything has been done."""
         if self._last is not None:
             last, self._last = self._last, None
             last.result()
 
-    def __enter__(self) -> Behind:
+    def __enter__(self) -> WriteBehind:
         """Use it in a ``with`` block."""
         return self
 

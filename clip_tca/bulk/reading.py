@@ -1,4 +1,4 @@
-"""Reading a shelf unit by unit, with an eye on rows that can't be used."""
+"""Reads work units block by block, and takes out rows that can't be used."""
 
 from __future__ import annotations
 
@@ -7,51 +7,52 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clip_tca.bulk.block import Block, block_rows
-from clip_tca.bulk.shards import Shelf, Unit
+from clip_tca.bulk.shards import ShardedEmbeddings, WorkUnit
+from clip_tca.datasets.formats.base import Block, block_rows
 
 
 @dataclass(frozen=True)
-class Piece:
+class CheckedBlock:
     """A block without its bad rows.
 
     Attributes:
-        unit: That it belongs to.
-        block: The rows; may be none at all.
-        bad: Numbers, in their shard, of rows left out.
+        unit: The work unit that it belongs to.
+        block: The rows that can be used; may be none at all.
+        bad: Indices, in their shard, of rows left out.
         read: Number of rows read.
-        last: Whether the unit ends here, with a piece of no rows.
+        last: Whether the unit ends here, with a block of no rows.
     """
 
-    unit: Unit
+    unit: WorkUnit
     block: Block
     bad: np.ndarray
     read: int
     last: bool = False
 
-    def truth(self, labels: np.ndarray) -> np.ndarray:
+    def labels(self, labels: np.ndarray) -> np.ndarray:
         """The labels of the block's rows, out of those of all rows."""
-        numbers = np.setdiff1d(self.block.first + np.arange(self.read), self.bad)
-        found: np.ndarray = labels[self.unit.first - self.unit.start + numbers]
-        return found
+        rows = np.setdiff1d(self.block.first + np.arange(self.read), self.bad)
+        selected: np.ndarray = labels[self.unit.first - self.unit.start + rows]
+        return selected
 
 
-def pieces(shelf: Shelf, units: list[Unit], drop_bad: bool, rows: int | None = None) -> Iterator[Piece]:
+def checked_blocks(
+    source: ShardedEmbeddings, units: list[WorkUnit], drop_bad: bool, rows: int | None = None
+) -> Iterator[CheckedBlock]:
     """All blocks of ``units``, each as soon as it has been read, of ``rows`` rows; None: as many as fit.
 
     Raises:
         ValueError: For NaN or infinity, with file and row, unless ``drop_bad``.
     """
     for unit in units:
-        shard = shelf.shards[unit.shard]
-        for block in shard.blocks(unit.start, unit.stop, rows or block_rows(shelf.dim)):
+        shard = source.shards[unit.shard]
+        for block in shard.blocks(unit.start, unit.stop, rows or block_rows(source.dim)):
             bad = block.bad()
             if len(bad) and not drop_bad:
-                shown = ", ".join(map(str, (block.first + bad[:5]).tolist())) + (", …" if len(bad) > 5 else "")
+                indices = ", ".join(map(str, (block.first + bad[:5]).tolist())) + (", …" if len(bad) > 5 else "")
                 raise ValueError(
-                    f"{shard.path}: NaN or infinity in row {shown}; mend it, or go on without: --drop-bad-rows"
+                    f"{shard.where}: NaN or infinity in row {indices}; repair it, or leave it out: --drop-bad-rows"
                 )
-            kept = block.without(bad) if len(bad) else block
-            yield Piece(unit, kept, block.first + bad, len(block))
-        nothing = Block(np.zeros((0, shelf.dim), shelf.dtype), unit.stop)
-        yield Piece(unit, nothing, np.zeros(0, np.int64), 0, last=True)
+            yield CheckedBlock(unit, block.without(bad) if len(bad) else block, block.first + bad, len(block))
+        empty = Block(np.zeros((0, source.dim), source.dtype), unit.stop)
+        yield CheckedBlock(unit, empty, np.zeros(0, np.int64), 0, last=True)

@@ -1,53 +1,26 @@
-"""A shelf: one file or many shards of embeddings in order, cut into units of work that processes can share."""
+"""Sharded embeddings: one file or many in order, cut into work units that processes can share."""
 
 from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from clip_tca.bulk.block import ROWS, Block
+from clip_tca.datasets.formats.base import ROWS, Shard
+from clip_tca.datasets.formats.registry import FORMATS, open_shard
 
 UNIT = 8 * ROWS
-"""Rows of a unit, where a shard can be cut; otherwise a unit is a whole shard."""
-
-FORMATS = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather", ".ipc")
-
-
-class Shard(Protocol):
-    """Embeddings that are read block by block.
-
-    Attributes:
-        path: Where they are; for a stream, what it is called.
-        rows: Number of rows; None if only the end will tell.
-        dim: Dimension; None if only the first row will tell.
-        dtype: As stored.
-        splittable: Whether any range of rows can be read and written by itself.
-    """
-
-    splittable: bool
-
-    @property
-    def path(self) -> Path: ...  # noqa: D102
-    @property
-    def rows(self) -> int | None: ...  # noqa: D102
-    @property
-    def dim(self) -> int | None: ...  # noqa: D102
-    @property
-    def dtype(self) -> np.dtype[Any]: ...  # noqa: D102
-
-    def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
-        """Rows ``start`` to ``stop``, ``rows`` at a time."""
+"""Rows of a work unit, where a shard can be cut; otherwise a unit is a whole shard."""
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Rows ``start`` to ``stop`` of shard number ``shard``; ``first`` is the number of the first of all rows."""
+class WorkUnit:
+    """Rows ``start`` to ``stop`` of shard number ``shard``; ``first`` is the index of its first row among all rows."""
 
     number: int
     shard: int
@@ -57,7 +30,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ShardedEmbeddings:
     """Shards in order; ``single`` if they are one file that was named as such."""
 
     shards: list[Shard]
@@ -75,26 +48,26 @@ class Shelf:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows, if it is known."""
+        """Number of rows; None if one of the shards is a stream."""
         counts = [shard.rows for shard in self.shards]
         return None if None in counts else sum(count or 0 for count in counts)
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[WorkUnit]:
         """The work, in order. It depends on the files alone, not on how many processes there are."""
-        units: list[Unit] = []
+        units: list[WorkUnit] = []
         first = 0
         for number, shard in enumerate(self.shards):
-            if shard.rows is None:  # a number far above that of any row of the shards before
-                units.append(Unit(len(units), number, 0, 0, number << 40))
+            if shard.rows is None:  # an index far above that of any row of the shards before
+                units.append(WorkUnit(len(units), number, 0, 0, number << 40))
                 continue
             step = UNIT if shard.splittable else max(shard.rows, 1)
             for start in range(0, max(shard.rows, 1), step):  # an empty shard is a unit, and has an output, too
-                units.append(Unit(len(units), number, start, min(start + step, shard.rows), first + start))
+                units.append(WorkUnit(len(units), number, start, min(start + step, shard.rows), first + start))
             first += shard.rows
         return units
 
 
-def share(units: list[Unit], rank: int, size: int) -> list[Unit]:
+def share(units: list[WorkUnit], rank: int, size: int) -> list[WorkUnit]:
     """The units of process ``rank`` of ``size``: neighbours, about as many rows for each."""
     weights = [max(unit.stop - unit.start, 1) for unit in units]
     ends = np.cumsum(weights)
@@ -102,7 +75,7 @@ def share(units: list[Unit], rank: int, size: int) -> list[Unit]:
     return [unit for unit, middle in zip(units, middles, strict=True) if int(middle * size / ends[-1]) == rank]
 
 
-def open_shelf(source: str, column: str | None = None) -> Shelf:
+def open_embeddings(source: str, column: str | None = None) -> ShardedEmbeddings:
     """A file, a folder of shards, or a glob pattern; shards in the order of the numbers in their names.
 
     Args:
@@ -111,50 +84,40 @@ def open_shelf(source: str, column: str | None = None) -> Shelf:
     """
     path = Path(source)
     single = path.is_file()
-    found = [path] if single else _shards(path, source)
-    suffixes = sorted({file.suffix.lower() for file in found})
+    paths = [path] if single else _shard_paths(path, source)
+    suffixes = sorted({path.suffix.lower() for path in paths})
     if len(suffixes) > 1 or suffixes[0] not in FORMATS:
-        raise ValueError(f"{source}: {' and '.join(suffixes)} files; a shelf is of one format: {', '.join(FORMATS)}")
-    shards = [open_shard(file, column) for file in found]
+        raise ValueError(
+            f"{source}: {' and '.join(suffixes)} files; all shards must have one format: {', '.join(FORMATS)}"
+        )
+    shards = [open_shard(path, column) for path in paths]
     if not any(shard.dim for shard in shards) or not any(shard.rows for shard in shards):
         raise ValueError(f"{source}: no rows; at least one embedding is needed")
     check_agreement(shards)
-    return Shelf(shards, single)
+    return ShardedEmbeddings(shards, single)
 
 
 def check_agreement(shards: Sequence[Shard]) -> None:
-    """Refuse shards of several dimensions or dtypes; one without rows may not know its dimension."""
+    """Raise ValueError unless all shards have one dimension (unknown without rows) and one dtype."""
     first = next(shard for shard in shards if shard.dim)
     for shard in shards:
-        for what, name in {"dim": "dimensions", "dtype": "dtype"}.items():
-            mine, its = getattr(first, what), getattr(shard, what)
-            if its is not None and its != mine:
-                raise ValueError(f"{shard.path}: {name} {its}, but {first.path.name} has {mine}; all shards must agree")
+        for attribute, name in {"dim": "dimensions", "dtype": "dtype"}.items():
+            expected, value = getattr(first, attribute), getattr(shard, attribute)
+            if value is not None and value != expected:
+                raise ValueError(
+                    f"{shard.path}: {name} {value}, but {first.path.name} has {expected}; all shards must agree"
+                )
 
 
-def open_shard(path: Path, column: str | None = None) -> Shard:
-    """A file by its suffix."""
-    from clip_tca.bulk import arrays
-
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        return arrays.Npy(path, column)
-    if suffix in (".npz", ".safetensors"):
-        return (arrays.Npz if suffix == ".npz" else arrays.Safetensors)(path, column)
-    from clip_tca.bulk import columns  # its library is large
-
-    return (columns.Parquet if suffix == ".parquet" else columns.Arrow)(path, column)
-
-
-def _shards(path: Path, pattern: str) -> list[Path]:
+def _shard_paths(path: Path, pattern: str) -> list[Path]:
     if path.is_dir():
-        found = [file for file in path.iterdir() if file.suffix.lower() in FORMATS and not file.name.startswith(".")]
+        paths = [file for file in path.iterdir() if file.suffix.lower() in FORMATS and not file.name.startswith(".")]
     else:
-        found = [Path(name) for name in glob.glob(pattern) if Path(name).is_file()]
-    if not found:
-        kind = "no embeddings in this folder" if path.is_dir() else "no such file, folder or pattern"
-        raise FileNotFoundError(f"{pattern}: {kind}; give {', '.join(FORMATS)} files, or - for standard input")
-    return sorted(found, key=lambda file: [*_natural(file.name), *_natural(str(file))])
+        paths = [Path(name) for name in glob.glob(pattern) if Path(name).is_file()]
+    if not paths:
+        reason = "no embeddings in this folder" if path.is_dir() else "no such file, folder or pattern"
+        raise FileNotFoundError(f"{pattern}: {reason}; give {', '.join(FORMATS)} files, or - for standard input")
+    return sorted(paths, key=lambda file: [*_natural(file.name), *_natural(str(file))])
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

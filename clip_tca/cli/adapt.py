@@ -1,4 +1,4 @@
-"""``clip-tca adapt``: adapt embeddings that are already there, at any size."""
+"""``clip-tca adapt``: adapt embeddings from files of any size, a pipe or the hub."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ if TYPE_CHECKING:
     import torch
 
     from clip_tca.adapters.base import Adapter
-    from clip_tca.bulk.block import Kind
-    from clip_tca.bulk.class_texts import Texts
+    from clip_tca.bulk.class_texts import ClassTexts
     from clip_tca.bulk.job import Job, Tally
-    from clip_tca.bulk.shards import Shelf
+    from clip_tca.bulk.shards import ShardedEmbeddings
     from clip_tca.core.processes import Processes
+    from clip_tca.datasets.formats.base import Kind
 
 METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
 
 ABOUT = """\
-Adapt embeddings that are already there, in constant memory: one pass for the statistics, one for the map.
+Adapt stored embeddings in constant memory: one pass for the statistics, one for the map.
 
 EMBEDDINGS is a .npy, .npz, .safetensors, .parquet or Arrow file, a folder or a glob pattern of such shards, or - for
-rows on standard input, each its length as a 32-bit number and so many 32-bit floats, little-endian (implies --online).
+standard input: an Arrow IPC stream with a list column of floats, or a .npy file (implies --online).
 TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or with --model a list of class names.
-The output has the format and the shard names of the input; several processes: torchrun --nproc-per-node N -m clip_tca
-adapt …"""
+
+The output has the format and the shard names of the input. That of standard input is an Arrow IPC stream: the input's
+columns with adapted embeddings (column embeddings for .npy), tca_label and tca_score as --write says; one record batch
+for every --batch-size rows, as soon as they have come.
+Several processes: torchrun --nproc-per-node N -m clip_tca adapt …"""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     command = commands.add_parser(
         "adapt",
-        help="adapt embeddings from files or a stream",
+        help="adapt embeddings from files, a pipe or the hub",
         description=ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -56,7 +59,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--dtype", choices=("float16", "float32"), help="of embeddings (default: as they came; float32 for float64)"
     )
     command.add_argument("--overwrite", action="store_true", help="replace an output of an earlier run")
-    command.add_argument("--drop-bad-rows", action="store_true", help="go on without rows of NaN or infinity")
+    command.add_argument("--drop-bad-rows", action="store_true", help="leave out rows of NaN or infinity")
     command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
     text = command.add_argument_group("class texts")
     text.add_argument("--text", required=True, metavar="TEXT", help="text embeddings, or class names with --model")
@@ -73,17 +76,21 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     shared.add_method(group)
     group.add_argument("--online", action="store_true", help="one pass, in order, learning as it goes")
     group.add_argument(
-        "--batch-size", type=shared.positive, default=128, metavar="N", help="of --online (default: 128)"
+        "--batch-size",
+        type=shared.positive,
+        default=128,
+        metavar="N",
+        help="rows of a batch of --online (default: 128)",
     )
-    group.add_argument("--save-state", metavar="FILE", help="keep what was learned, for --load-state and export")
-    group.add_argument("--load-state", metavar="FILE", help="learn nothing: use what --save-state kept")
+    group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
+    group.add_argument("--load-state", metavar="FILE", help="fit nothing: use an adapter that --save-state saved")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     command.set_defaults(run=run, shares=True)
 
 
 def kinds(text: str) -> tuple[Kind, ...]:
     """``embeddings,labels,scores``, or some of them."""
-    from clip_tca.bulk.block import KINDS
+    from clip_tca.datasets.formats.base import KINDS
 
     words = [word.strip() for word in text.split(",")]
     if any(word not in KINDS for word in words):
@@ -103,7 +110,7 @@ def number(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Adapt, and say what was done."""
+    """Adapt, and print a summary."""
     from clip_tca.bulk.allocator import return_large_blocks
     from clip_tca.core.processes import current
 
@@ -119,8 +126,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Texts]:
-    """Everything that can go wrong before the first row is read."""
+def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, ClassTexts]:
+    """Check everything that can be checked before the first pass."""
     import numpy as np
 
     from clip_tca.bulk.job import Job
@@ -137,15 +144,15 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Tex
         raise ValueError("embeddings: standard input belongs to one process; start one, or give files")
     check_targets(options)
     device = choose_device(options.device)
-    shelf = open_source(options)
+    source = open_source(options)
     texts = read_texts(options, device)
-    if shelf.dim != texts.classifier.dim:
+    if source.dim != texts.classifier.dim:
         raise ValueError(
-            f"embeddings: dimension {shelf.dim}, but the class texts have {texts.classifier.dim}; "
+            f"embeddings: dimension {source.dim}, but the class texts have {texts.classifier.dim}; "
             "both must come from the same model"
         )
-    fallback = "float16" if shelf.dtype == np.float16 else "float32"
-    layout = lay_out(shelf, Path(options.output), options.write, np.dtype(options.dtype or fallback))
+    fallback = "float16" if source.dtype == np.float16 else "float32"
+    layout = lay_out(source, Path(options.output), options.write, np.dtype(options.dtype or fallback))
     batch = options.batch_size if options.online or options.embeddings == "-" else None
     job = Job(
         layout,
@@ -167,32 +174,32 @@ def check_targets(options: argparse.Namespace) -> None:
     """Fail before the work, not after it, if a file could not be written."""
     path = Path(options.output)
     if options.embeddings != "-" and options.output == "-":
-        raise ValueError("output: standard output is for rows from standard input; name a file or a folder")
+        raise ValueError("output: standard output is for embeddings from standard input; name a file or a folder")
     if options.embeddings == "-" and options.output != "-":
         shared.check_output(options.output)
-        there = [one for one in (path, path.with_name(f"{path.name}.json")) if one.is_file()]
-        if there and not options.overwrite:
-            raise ValueError(f"output: {there[0]} exists; choose another name, or replace it: --overwrite")
+        existing = [file for file in (path, path.with_name(f"{path.name}.json")) if file.is_file()]
+        if existing and not options.overwrite:
+            raise ValueError(f"output: {existing[0]} exists; choose another name, or replace it: --overwrite")
     shared.check_output(options.save_state, "save_state")
 
 
-def open_source(options: argparse.Namespace) -> Shelf:
-    """The shelf to read."""
-    from clip_tca.bulk.shards import Shelf, open_shelf
+def open_source(options: argparse.Namespace) -> ShardedEmbeddings:
+    """The embeddings to read."""
+    from clip_tca.bulk.shards import ShardedEmbeddings, open_embeddings
 
     if options.hub_id is not None:
         from clip_tca.bulk.hub_stream import open_hub
 
         return open_hub(options.hub_id, options.revision, options.split, options.column)
     if options.embeddings == "-":
-        from clip_tca.bulk.pipe import RowStream
+        from clip_tca.datasets.formats.stream import open_stream
 
-        return Shelf([RowStream()], single=True)
-    return open_shelf(options.embeddings, options.column)
+        return ShardedEmbeddings([open_stream(options.column)], single=True)
+    return open_embeddings(options.embeddings, options.column)
 
 
-def read_texts(options: argparse.Namespace, device: torch.device) -> Texts:
-    """The class texts."""
+def read_texts(options: argparse.Namespace, device: torch.device) -> ClassTexts:
+    """The zero-shot classifier, from text embeddings or class names."""
     from clip_tca.bulk import class_texts
 
     path = Path(options.text)
@@ -208,8 +215,8 @@ def read_texts(options: argparse.Namespace, device: torch.device) -> Texts:
     return class_texts.encode_texts(path, options.prompts, encoder, store, options.scale)
 
 
-def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> Adapter:
-    """New, or as it was saved."""
+def adapter(options: argparse.Namespace, texts: ClassTexts, device: torch.device) -> Adapter:
+    """A new adapter, or a saved one."""
     from clip_tca.adapters.state import load_adapter
     from clip_tca.evaluation.method_choice import choose
 
@@ -217,21 +224,21 @@ def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> 
     if options.load_state is not None:
         if named := [*(["method"] if options.method else []), *given]:
             raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
-        made: Adapter | None = load_adapter(Path(options.load_state), texts.classifier, device)
+        chosen: Adapter | None = load_adapter(Path(options.load_state), texts.classifier, device)
     else:
-        made = choose([options.method or DEFAULT], given)[0].adapter(texts.classifier)
-    if made is None or made.uses_labels:
+        chosen = choose([options.method or DEFAULT], given)[0].adapter(texts.classifier)
+    if chosen is None or chosen.uses_labels:
         raise ValueError("balance: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
-    return made
+    return chosen
 
 
 def name_of(job: Job, options: argparse.Namespace) -> str:
-    """What was used: a method, or the class of a loaded state."""
+    """Name of the method, or of the class of a loaded state."""
     return type(job.adapter).__name__ if job.fitted else options.method or DEFAULT
 
 
 def read_labels(path: Path, classes: int) -> np.ndarray:
-    """True classes from ``.npy``, or a text file with one number a line."""
+    """True classes from a ``.npy`` file, or from a text file with one number per line."""
     import numpy as np
     import torch
 
@@ -241,45 +248,45 @@ def read_labels(path: Path, classes: int) -> np.ndarray:
         raise FileNotFoundError(f"labels: {path} is not a file")
     try:
         if path.suffix.lower() == ".npy":
-            found = np.asarray(np.load(path, allow_pickle=False))
+            labels = np.asarray(np.load(path, allow_pickle=False))
         else:
-            found = np.array([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=np.int64)
+            labels = np.array([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=np.int64)
     except Exception as error:  # NumPy parses the header as Python and says whatever its parser says
         raise ValueError(f"labels: {path} is not a list of whole numbers ({error or type(error).__name__})") from None
-    return check_labels(found, found.size, classes, torch.device("cpu")).numpy()
+    return check_labels(labels, labels.size, classes, torch.device("cpu")).numpy()
 
 
-def stream(job: Job, options: argparse.Namespace, texts: Texts) -> Tally:
-    """Rows from standard input to standard output, or to a file that appears whole."""
-    from clip_tca.bulk.pipe import RowSink
+def stream(job: Job, options: argparse.Namespace, texts: ClassTexts) -> Tally:
+    """Adapt standard input to standard output, or to a file that appears whole."""
     from clip_tca.core.files import atomic, write_text
 
-    units = job.layout.shelf.units()
+    units = job.layout.source.units()
     if options.output == "-":
-        return job.pour(units, lambda _unit: RowSink(sys.stdout.buffer, options.write))
+        return job.adapt_units(units, lambda _unit: job.layout.stream(sys.stdout.buffer))
     path = Path(options.output)
     with atomic(path) as part, part.open("wb") as file:
-        tally = job.pour(units, lambda _unit: RowSink(file, options.write))
+        tally = job.adapt_units(units, lambda _unit: job.layout.stream(file))
         if part.is_file():  # the record first: where the file is, its record is too
             write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, texts))
     return tally
 
 
-def record(job: Job, tally: Tally, options: argparse.Namespace, texts: Texts) -> str:
-    """What was done, as JSON."""
+def record(job: Job, tally: Tally, options: argparse.Namespace, texts: ClassTexts) -> str:
+    """The record, as JSON."""
     from clip_tca.bulk.job_record import describe
 
     return json.dumps(describe(job, tally, name_of(job, options), texts), indent=1) + "\n"
 
 
 def summary(job: Job, tally: Tally, options: argparse.Namespace) -> None:
-    """A few lines for people, on standard error if rows go to standard output."""
+    """Print a few lines, on standard error if the output goes to standard output."""
     out = sys.stderr if options.output == "-" else sys.stdout
-    shards = len(job.layout.shelf.shards)
-    files = "" if job.layout.shelf.single else f" in {shards} {'shard' if shards == 1 else 'shards'}"
-    print(f"{tally.rows} rows of {job.layout.shelf.dim} dimensions{files}, {', '.join(job.layout.kinds)}", file=out)
-    if lost := sum(map(len, tally.bad.values())):
-        print(f"{lost} rows of NaN or infinity were left out (the record says which)", file=out)
+    source = job.layout.source
+    shards = len(source.shards)
+    files = "" if source.single else f" in {shards} {'shard' if shards == 1 else 'shards'}"
+    print(f"{tally.rows} rows of {source.dim} dimensions{files}, {', '.join(job.layout.kinds)}", file=out)
+    if dropped := sum(map(len, tally.bad.values())):
+        print(f"{dropped} rows of NaN or infinity were left out (the record says which)", file=out)
     if job.labels is not None and tally.rows:
         before, after = (100 * count / tally.rows for count in (tally.right_before, tally.right))
         print(f"accuracy (%): zero-shot {before:.2f}, {name_of(job, options)} {after:.2f}", file=out)

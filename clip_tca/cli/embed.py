@@ -25,7 +25,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Encode, and say what was done."""
+    """Encode, and print how many images there are."""
     from clip_tca.core.processes import current
     from clip_tca.evaluation.inputs import Inputs
 

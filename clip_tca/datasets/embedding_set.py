@@ -1,4 +1,4 @@
-"""Embeddings that already exist: class texts, and for each domain the embeddings of its images and their labels."""
+"""A data set as embeddings: class texts, and for each domain the embeddings of its images and their labels."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from torch import Tensor
 from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.files import write_tensors
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
+from clip_tca.datasets.formats.safetensors import SafetensorsFile
 
 
 @dataclass
 class EmbeddingSet:
-    """A data set without its pictures.
+    """A data set without its images.
 
     Attributes:
         text: ``(c, d)`` or ``(templates, c, d)`` text embeddings of the classes.
         scale: Logit scale of the model.
         domains: For each domain the embeddings ``(n, d)`` and, for scoring only, the labels ``(n,)``.
-        classes: Names of the classes, if they are known.
-        about: Model and prompts that it came from, if they are known; kept in the file.
+        classes: Class names, if they are known.
+        about: Model and prompts that the embeddings came from, if they are known; saved in the file.
     """
 
     text: Tensor
@@ -33,55 +34,74 @@ class EmbeddingSet:
     about: dict[str, Any] = field(default_factory=dict)
 
     def save(self, path: str | Path, text: str = "text.single") -> None:
-        """Write what :func:`load` reads, with the text embeddings under the name ``text``."""
+        """Write a file that :func:`load_embeddings` reads, with the text embeddings under the name ``text``."""
         tensors = {text: self.text.contiguous()}
         for name, (z, y) in self.domains.items():
             tensors |= {f"{name}.embeddings": z.contiguous(), f"{name}.labels": y.contiguous()}
-        kept = {"classes": self.classes, "about": self.about}
-        write_tensors(Path(path), tensors, {"scale": str(self.scale), **{k: json.dumps(v) for k, v in kept.items()}})
+        metadata = {"scale": str(self.scale), "classes": json.dumps(self.classes), "about": json.dumps(self.about)}
+        write_tensors(Path(path), tensors, metadata)
 
 
-def load(path: str | Path, text: str | None = None) -> EmbeddingSet:
-    """Read a safetensors file with ``DOMAIN.embeddings``, ``DOMAIN.labels``, ``text.NAME`` and metadata ``scale``.
+def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
+    """Read a data set of embeddings from a safetensors file, as ``clip-tca embed --output`` writes it.
 
-    ``text`` chooses among several texts; None takes the only one, or else ``text.watt``.
+    The file holds the tensors ``DOMAIN.embeddings`` ``(n, d)`` and ``DOMAIN.labels`` ``(n,)`` for every domain,
+    ``text.NAME`` with the text embeddings of the classes for every set of prompts, and in its metadata the logit
+    ``scale`` of the model; ``classes`` and ``about`` there are optional.
+
+    Args:
+        path: The file.
+        text: Which text embeddings to take, such as ``text.single``; None takes the only ones, or ``text.watt`` if
+            there are several.
+
+    Returns:
+        The embeddings and labels of every domain, the text embeddings and the scale.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is truncated or damaged, or if one of the tensors is missing or does not fit the others.
     """
-    from safetensors import SafetensorError, safe_open
-
-    if not Path(path).is_file():
+    path = Path(path)
+    if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a safetensors file of stored embeddings")
+    file = SafetensorsFile(path)
+    texts = [name for name in file.headers if name.startswith("text.")]
+    text = text or (texts[0] if len(texts) == 1 else "text.watt")
     try:
-        with safe_open(str(path), "pt") as file:
-            names = [name.removesuffix(".embeddings") for name in file.keys() if name.endswith(".embeddings")]  # noqa: SIM118
-            texts = [name for name in file.keys() if name.startswith("text.")]  # noqa: SIM118
-            text = text or (texts[0] if len(texts) == 1 else "text.watt")
-            domains = {n: (file.get_tensor(f"{n}.embeddings"), file.get_tensor(f"{n}.labels").long()) for n in names}
-            metadata = file.metadata()
-            classes = json.loads(metadata.get("classes", "null"))
-            about = json.loads(metadata.get("about", "{}"))
-            chosen = file.get_tensor(text if text in texts else texts[0])
-            found = EmbeddingSet(chosen, float(metadata["scale"]), domains, classes, about)
-        check(found)
-    except (SafetensorError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        data = _read(file, text if text in texts else texts[0])
+        _check(data)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, text.NAME and a scale"
         ) from None
     if text not in texts:
         raise ValueError(f"{path}: no {text}, but {', '.join(texts)}; choose one of those by --prompts")
-    return found
+    return data
 
 
-def check(data: EmbeddingSet) -> None:
+def _read(file: SafetensorsFile, text: str) -> EmbeddingSet:
+    names = [name.removesuffix(".embeddings") for name in file.headers if name.endswith(".embeddings")]
+    for tensor in (f"{name}.labels" for name in names):
+        if tensor not in file.headers:
+            raise KeyError(tensor)
+    domains = {name: (file.read(f"{name}.embeddings"), file.read(f"{name}.labels").long()) for name in names}
+    classes, about = (
+        json.loads(file.metadata.get(key, default)) for key, default in (("classes", "null"), ("about", "{}"))
+    )
+    return EmbeddingSet(file.read(text), float(file.metadata["scale"]), domains, classes, about)
+
+
+def _check(data: EmbeddingSet) -> None:
     """Raise ValueError or TypeError where texts, embeddings, labels and names do not fit each other."""
-    known = ZeroShotClassifier(data.text, data.scale)
+    classifier = ZeroShotClassifier(data.text, data.scale)
     if data.classes is not None and [str(name) for name in data.classes] != data.classes:
         raise ValueError(f"classes: {data.classes!r}; a list of names is needed")
-    if data.classes is not None and len(data.classes) != known.n_classes:
-        raise ValueError(f"classes: {len(data.classes)} names, but the texts have {known.n_classes}")
+    if data.classes is not None and len(data.classes) != classifier.n_classes:
+        raise ValueError(f"classes: {len(data.classes)} names, but the texts have {classifier.n_classes}")
     if not data.domains:
         raise ValueError("no domain in it")
     for name, (z, y) in data.domains.items():
-        check_rows(to_tensor(z, name), known.dim, name)
-        check_labels(y, len(z), known.n_classes, y.device)
+        check_rows(to_tensor(z, name), classifier.dim, name)
+        check_labels(y, len(z), classifier.n_classes, y.device)
     if any(not isinstance(data.about.get(key) or {}, dict) for key in ("model", "prompts")):
         raise ValueError(f"about: {data.about!r}; model and prompts are tables")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from clip_tca.core.checks import check_whole
-from clip_tca.datasets.embedding_set import EmbeddingSet, load
+from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
 from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.prompts import Prompts, class_names, load_prompts
@@ -108,7 +108,7 @@ class Inputs:
         if self.dataset.endswith(".safetensors"):
             name = Path(self.dataset).stem
             return self._ready(
-                load(self.dataset, f"text.{Path(self.prompts).name}"),
+                load_embeddings(self.dataset, f"text.{Path(self.prompts).name}"),
                 name,
                 {"kind": "embeddings", "path": self.dataset},
             )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 import zipfile
 from pathlib import Path
 
@@ -18,10 +23,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from clip_tca import ConditionalTCA, LinearTCA
-from clip_tca.bulk.pipe import RowStream
 from clip_tca.cli import main
-from tests.bulk.test_shards import FORMATS, piped, write
+from clip_tca.datasets.formats.registry import open_shard
 from tests.conftest import INTERRUPTIBLE, Shifted
+from tests.datasets.test_formats import FORMATS, write
 
 SET = Shifted(classes=4, dim=24, images=60)
 Z, Y = SET.z.numpy().astype(np.float16), SET.y.numpy()
@@ -80,9 +85,7 @@ def test_every_format_comes_back_as_it_was(suffix, folder, fitted):
         found = load_file("out.safetensors")
         found["embeddings"] = found["vectors"]
     else:
-        from clip_tca.bulk.shards import open_shelf
-
-        block = next(open_shelf(f"out{suffix}").shards[0].blocks(0, len(Z)))
+        block = next(open_shard(Path(f"out{suffix}")).blocks(0, len(Z)))
         assert block.others.column("id").to_pylist() == [f"p{i}" for i in range(len(Z))]
         found = {"embeddings": block.z, "labels": block.others.column("tca_label").to_numpy()}
         found["scores"] = block.others.column("tca_score").to_numpy()
@@ -112,47 +115,334 @@ def test_one_pass_in_order_is_the_online_stream(folder):
     assert np.array_equal(np.load("out.npy"), expected)
 
 
-def test_rows_on_a_pipe_are_answered_batch_by_batch(folder):
-    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "--scale", str(SCALE)]
-    command += ["-o", "-", "--write", "embeddings,labels", "--batch-size", "40"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdin.write(piped(Z[:40]))
-        process.stdin.flush()
-        first = process.stdout.read(40 * (4 + 25 * 4))  # comes before the second batch has been sent
-        process.stdin.write(piped(Z[40:]))
-        process.stdin.close()
-        rest = process.stdout.read()
-    assert process.returncode == 0
-    found = np.concatenate([block.z for block in RowStream(io.BytesIO(first + rest)).blocks(0, 0)])
+# -- pipes -------------------------------------------------------------------------------------------------------------
+
+
+def streamed(z: np.ndarray, rows: int = 7, **columns: object) -> bytes:
+    """An Arrow IPC stream with record batches of ``rows`` rows."""
+    lists = pa.array(list(z), pa.list_(pa.from_numpy_dtype(z.dtype)))
+    table = pa.table({**columns, "embedding": lists})
+    target = io.BytesIO()
+    with pa.ipc.new_stream(target, table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return target.getvalue()
+
+
+def npy(z: np.ndarray, version: tuple[int, int] = (1, 0)) -> bytes:
+    target = io.BytesIO()
+    np.lib.format.write_array(target, z, version)
+    return target.getvalue()
+
+
+def online(z: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """Embeddings and logits of the library, batch by batch."""
     tca = LinearTCA(SET.g)
+    parts = [tca.partial_fit(part).adapt(part) for part in np.split(z, range(batch, len(z), batch))]
+    return np.concatenate([moved for moved, _ in parts]), np.concatenate([logits for _, logits in parts])
+
+
+def pipe(content: bytes, *words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "--scale", str(SCALE), *words]
+    return subprocess.run(command, input=content, capture_output=True)
+
+
+@pytest.fixture
+def stdin(monkeypatch):
+    """Sets what standard input holds."""
+
+    def hold(content: bytes) -> None:
+        monkeypatch.setattr("clip_tca.datasets.formats.stream.standard_input", lambda: io.BytesIO(content))
+
+    return hold
+
+
+def test_batches_on_a_pipe_are_answered_before_the_next_is_sent(folder):
+    words = ["-o", "-", "--write", "embeddings,labels,scores", "--batch-size", "40"]
+    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "--scale", str(SCALE), *words]
+    schema = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
     z = Z.astype(np.float32)
-    expected = [tca.partial_fit(part).adapt(part) for part in np.split(z, range(40, len(z), 40))]
-    assert np.array_equal(found[:, -1], np.concatenate([logits.argmax(axis=1) for _, logits in expected]))
-    assert np.allclose(found[:, :-1], np.concatenate([moved for moved, _ in expected]), atol=1e-6)
+    batches = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        writer = pa.ipc.new_stream(process.stdin, schema)
+        for first in range(0, 120, 40):
+            for start in (first, first + 25):  # a batch comes in pieces
+                ids = pa.array(range(start, first + 25 if start == first else first + 40))
+                writer.write_batch(pa.record_batch([ids, pa.array(list(z[ids]), schema.types[1])], schema=schema))
+            process.stdin.flush()
+            reader = reader if batches else pa.ipc.open_stream(process.stdout)  # noqa: F821
+            batches.append(reader.read_next_batch())
+        ids = pa.array(range(120, 240))
+        writer.write_batch(pa.record_batch([ids, pa.array(list(z[ids]), schema.types[1])], schema=schema))
+        writer.close()
+        process.stdin.flush()  # the end of the stream is enough: the pipe stays open
+        batches += list(reader)
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+        assert b"240 rows of 24 dimensions" in process.stderr.read()
+    assert [len(batch) for batch in batches] == [40] * 6
+    table = pa.Table.from_batches(batches)
+    assert table.column_names == ["id", "embedding", "tca_label", "tca_score"]
+    assert table["id"].to_pylist() == list(range(240))
+    moved, logits = online(z, 40)
+    assert np.allclose(np.stack(table["embedding"].to_numpy()), moved, atol=1e-6)
+    assert np.array_equal(table["tca_label"].to_numpy(), logits.argmax(axis=1))
+    assert np.allclose(table["tca_score"].to_numpy(), torch.from_numpy(logits).softmax(1).amax(1), atol=1e-5)
 
 
-def test_what_was_learned_from_a_pipe_is_kept(folder, monkeypatch):
-    monkeypatch.setattr("clip_tca.bulk.pipe.standard_input", lambda: io.BytesIO(piped(Z)))
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_an_npy_file_may_come_down_a_pipe(version, folder, stdin):
+    stdin(npy(Z, version))
+    assert adapt("-", "-o", "out.arrow", "--write", "embeddings,labels", "--batch-size", "50") == 0
+    table = pa.ipc.open_stream("out.arrow").read_all()
+    assert table.column_names == ["embeddings", "tca_label"]
+    assert table.schema.field("embeddings").type == pa.list_(pa.float16(), 24)
+    assert [len(batch) for batch in table.to_batches()] == [50, 50, 50, 50, 40]
+    moved, logits = online(Z, 50)
+    assert np.array_equal(table["tca_label"].to_numpy(), logits.argmax(axis=1))
+    assert np.allclose(np.stack(table["embeddings"].to_numpy()), moved, atol=1e-3)
+    assert json.loads(Path("out.arrow.json").read_text())["batch_size"] == 50
+    block = next(open_shard(Path("out.arrow")).blocks(0, len(Z)))  # and it can be adapted again
+    assert np.array_equal(block.z, np.stack(table["embeddings"].to_numpy()))
+
+
+def test_cat_and_a_redirected_file_give_the_same(folder):
+    words = f"{sys.executable} -m clip_tca adapt - --text text.npy --scale {SCALE} --write labels -o - --batch-size 50"
+    expected = online(Z, 50)[1].argmax(axis=1)
+    for command in (f"cat z.npy | {words}", f"{words} < z.npy"):
+        done = subprocess.run(["sh", "-c", command], capture_output=True)
+        assert done.returncode == 0
+        table = pa.ipc.open_stream(done.stdout).read_all()
+        assert np.array_equal(table["tca_label"].to_numpy(), expected)
+
+
+def test_a_pandas_frame_goes_through_a_pipe(folder):
+    import pandas as pd
+
+    z = Z.astype(np.float64)
+    frame = pd.DataFrame({"path": [f"{i}.jpg" for i in range(len(z))], "clip": list(z)})
+    frame["split"] = pd.Categorical(["train" if i % 3 else "test" for i in range(len(z))])
+    table = pa.Table.from_pandas(frame)
+    target = io.BytesIO()
+    with pa.ipc.new_stream(target, table.schema) as writer:
+        writer.write_table(table, max_chunksize=33)
+    done = pipe(target.getvalue(), "-o", "-", "--column", "clip", "--write", "embeddings,labels", "--batch-size", "64")
+    assert done.returncode == 0, done.stderr
+    answer = pa.ipc.open_stream(done.stdout).read_all()
+    assert answer.schema.field("clip").type == pa.list_(pa.float32())  # float64 comes back as float32
+    answered = answer.to_pandas()
+    assert list(answered.columns) == ["path", "clip", "split", "tca_label"]
+    pd.testing.assert_frame_equal(answered[["path", "split"]], frame[["path", "split"]])
+    moved, logits = online(z, 64)
+    assert np.allclose(np.stack(answered["clip"]), moved, atol=1e-5)
+    assert np.array_equal(answered["tca_label"], logits.argmax(axis=1))
+
+
+def test_labels_alone_leave_the_other_columns_in_a_pandas_frame(folder):
+    import pandas as pd
+
+    frame = pd.DataFrame(
+        {"clip": list(Z.astype(np.float32)), "n": range(len(Z))}, index=[f"r{i}" for i in range(len(Z))]
+    )
+    target = io.BytesIO()
+    table = pa.Table.from_pandas(frame)
+    with pa.ipc.new_stream(target, table.schema) as writer:
+        writer.write_table(table)
+    answered = pa.ipc.open_stream(pipe(target.getvalue(), "-o", "-", "--write", "labels").stdout).read_pandas()
+    assert list(answered.columns) == ["n", "tca_label"]
+    assert list(answered.index) == list(frame.index)
+
+
+def test_fixed_size_and_large_lists_keep_their_type_on_a_pipe(folder, stdin):
+    for kind in (pa.list_(pa.float32(), 24), pa.large_list(pa.float32())):
+        table = pa.table({"embedding": pa.array(list(Z.astype(np.float32)), kind)})
+        target = io.BytesIO()
+        with pa.ipc.new_stream(target, table.schema) as writer:
+            writer.write_table(table, max_chunksize=100)
+        stdin(target.getvalue())
+        assert adapt("-", "-o", "out.arrow", "--overwrite", "--batch-size", "60") == 0
+        answer = pa.ipc.open_stream("out.arrow").read_all()
+        assert answer.schema.field("embedding").type == kind
+        assert np.allclose(np.stack(answer["embedding"].to_numpy()), online(Z.astype(np.float32), 60)[0], atol=1e-6)
+
+
+def test_what_was_learned_from_a_pipe_is_kept(folder, stdin):
+    stdin(streamed(Z))
     assert adapt("-", "-o", "rows", "--batch-size", "40", "--save-state", "s.safetensors") == 0
-    kept = LinearTCA.load("s.safetensors", SET.g)
-    assert kept.n_seen_ == len(Z)
-    assert np.array_equal(kept.predict(Z), LinearTCA(SET.g).fit(Z).predict(Z))
+    saved = LinearTCA.load("s.safetensors", SET.g)
+    assert saved.n_seen_ == len(Z)
+    assert np.array_equal(saved.predict(Z), LinearTCA(SET.g).fit(Z).predict(Z))
+    record = json.loads(Path("rows.json").read_text())
+    assert record["rows"] == len(Z)
+    assert record["input"]["shards"] == [{"name": "-", "rows": None}]
 
 
+def test_bad_rows_on_a_pipe_are_named_or_dropped(folder, stdin, capsys):
+    bad = Z.copy()
+    bad[7, 3], bad[200] = np.nan, np.inf
+    for content in (streamed(bad, id=range(len(Z))), npy(bad)):
+        stdin(content)
+        before = files(folder)
+        assert adapt("-", "-o", "out.arrow", "--batch-size", "50") == 1
+        line = "clip-tca: standard input: NaN or infinity in row 7; repair it, or leave it out: --drop-bad-rows\n"
+        assert capsys.readouterr().err == line
+        assert files(folder) == before
+    stdin(streamed(bad, id=range(len(Z))))
+    assert adapt("-", "-o", "out.arrow", "--batch-size", "50", "--drop-bad-rows", "--write", "labels") == 0
+    table = pa.ipc.open_stream("out.arrow").read_all()
+    assert table["id"].to_pylist() == [i for i in range(len(Z)) if i not in (7, 200)]
+    record = json.loads(Path("out.arrow.json").read_text())
+    assert record["left_out"] == {"-": {"rows": 2, "first": [7, 200]}}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "standard input: empty; send an Arrow IPC stream or a .npy file"),
+        (b"\x93NU", "standard input: begins with 934e55, neither an Arrow IPC stream nor a .npy file"),
+        (b"PAR1" * 100, "standard input: begins with 504152315041, neither an Arrow IPC stream nor a .npy file"),
+        (b"1.0 2.0 3.0\n", "neither an Arrow IPC stream nor a .npy file"),
+        (streamed(Z)[:200], "standard input: truncated or damaged ("),
+        (streamed(Z, 100)[:-900], "standard input: truncated or damaged ("),
+        (streamed(Z)[:8] + b"<html>404 Not Found</html>", "standard input: truncated or damaged ("),
+        (streamed(Z[:0]), "standard input: no rows; at least one embedding is needed"),
+        (streamed(Z, tca_label=range(len(Z))), "standard input: has a column 'tca_label' already; rename it"),
+        (streamed(Z[:, :3].copy()), "dimension 3, but the class texts have 24"),
+        (streamed(Z, vectors=list(Z)), ""),
+        (npy(Z)[:-30], "truncated or damaged (239 rows of 240); send an Arrow IPC stream or a .npy file"),
+        (npy(Z)[:60], "standard input: truncated or damaged ("),
+        (npy(Z[:0]), "standard input: no rows; at least one embedding is needed"),
+        (npy(np.asfortranarray(Z)), "standard input: stored column by column (Fortran order)"),
+        (npy(Z[0]), "standard input: shape (24,); a matrix (rows, dimensions) is needed"),
+        (npy(Z.astype(np.int64)), "standard input: dtype int64; allowed are float16, float32 and float64"),
+    ],
+)  # fmt: skip
+def test_a_bad_stream_is_one_line_and_no_file(content, reason, folder, stdin, capsys):
+    stdin(content)
+    before = files(folder)
+    code = adapt("-", "-o", "out.arrow", "--write", "embeddings,labels")
+    if not reason:  # the usual name is taken of two
+        assert code == 0
+        return
+    assert code == 1
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+    assert files(folder) == before
+
+
+def test_columns_of_other_types_are_refused_on_a_pipe(folder, stdin, capsys):
+    for columns, words, reason in [
+        (
+            {"embedding": [[1, 2]]},
+            [],
+            "standard input: which list column of floats holds the embeddings? there is none",
+        ),
+        ({"a": [[1.0]], "b": [[1.0]]}, [], "which list column of floats holds the embeddings? there are a, b; name it"),
+        ({"a": [[1.0]]}, ["--column", "b"], "standard input: no list column of floats 'b'; there are a"),
+        ({"a": [None, []]}, [], "no list column of floats"),
+        ({"embedding": [[1.0] * 24, [1.0]]}, [], "standard input: row 1 has 1 dimensions, the rows before it 24"),
+        ({"embedding": [None, [1.0] * 24]}, [], "standard input: NaN or infinity in row 0"),
+    ]:
+        table = pa.table(columns)
+        target = io.BytesIO()
+        with pa.ipc.new_stream(target, table.schema) as writer:
+            writer.write_table(table)
+        stdin(target.getvalue())
+        assert adapt("-", "-o", "-", *words) == 1
+        error = capsys.readouterr().err
+        assert reason in error or reason == "no list column of floats"
+        assert error.count("\n") == 1
+
+
+def test_nothing_is_written_to_a_pipe_before_there_is_an_answer(folder):
+    for content in (b"", streamed(Z[:0]), streamed(Z)[:300], npy(Z)[:500]):
+        done = pipe(content, "-o", "-")
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.count(b"\n") == 1
+
+
+def test_a_second_stream_after_the_first_is_refused(folder):
+    for content in (npy(Z) * 2, streamed(Z) * 2):
+        Path("two").write_bytes(content)
+        with Path("two").open("rb") as file:
+            command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "-o", "out"]
+            done = subprocess.run(command, stdin=file, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert done.stderr == "clip-tca: standard input: goes on after the end of the first stream or file; send one\n"
+        assert not Path("out").exists()
+
+
+def test_a_stream_may_end_without_its_end_marker(folder, stdin):
+    """Arrow allows it: closing the pipe is enough."""
+    stdin(streamed(Z)[:-8])
+    assert adapt("-", "-o", "out.arrow") == 0
+    assert pa.ipc.open_stream("out.arrow").read_all().num_rows == len(Z)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".feather", ".npy"])
+def test_the_name_of_an_output_from_a_pipe_does_not_say_another_format(suffix, folder, stdin, capsys):
+    stdin(npy(Z))
+    assert adapt("-", "-o", f"out{suffix}") == 1
+    assert "a pipe is written as an Arrow IPC stream: name an .arrow file, or -" in capsys.readouterr().err
+
+
+def test_an_output_from_a_pipe_is_replaced_when_asked(folder, stdin, capsys):
+    for words, code in (([], 0), ([], 1), (["--overwrite"], 0)):
+        stdin(npy(Z))
+        assert adapt("-", "-o", "out.arrow", *words) == code
+    assert "out.arrow exists; choose another name, or replace it: --overwrite" in capsys.readouterr().err
+
+
+def test_an_output_from_a_pipe_may_be_a_named_pipe(folder):
+    os.mkfifo("fifo")
+    with subprocess.Popen(["cat", "fifo"], stdout=subprocess.PIPE) as reader:
+        assert pipe(npy(Z), "-o", "fifo").returncode == 0
+        assert pa.ipc.open_stream(reader.stdout.read()).read_all().num_rows == len(Z)
+    assert not Path("fifo.json").exists()
+
+
+def test_a_closed_standard_input_is_one_line(folder):
+    words = f"{sys.executable} -m clip_tca adapt - --text text.npy -o out <&-"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("clip-tca: standard input: closed; ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_goes_away_ends_the_stream(folder):
+    words = f"{sys.executable} -m clip_tca adapt - --text text.npy -o - --batch-size 1"
+    done = subprocess.run(["sh", "-c", f"{words} < z.npy | head -c 10 > start"], capture_output=True, text=True)
+    assert Path("start").stat().st_size == 10
+    assert done.stderr.count("\n") <= 1
+    assert "Traceback" not in done.stderr
+
+
+def unread(pipe) -> int:
+    """Bytes in a pipe that have not been read yet."""
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+
+
+@pytest.mark.parametrize("sent", [b"\x93NUMPY", streamed(Z[:1])[:-8], npy(Z)[: 128 + 48]])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_pipe_on_which_nothing_comes_can_be_left(number, code, folder):
+def test_a_pipe_on_which_nothing_comes_can_be_left(number, code, sent, folder):
     words = ["adapt", "-", "--text", "text.npy", "-o", "-", "--batch-size", "1"]
     command = [sys.executable, "-c", INTERRUPTIBLE, "-m", "clip_tca", *words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            process.stdin.write(piped(Z[:1]))
+            process.stdin.write(sent)
             process.stdin.flush()
-            assert len(process.stdout.read(4 + 24 * 4)) == 100  # from here on it waits for the next row
+            while unread(process.stdin):
+                time.sleep(0.05)
+            if len(sent) > 6:
+                assert len(pa.ipc.open_stream(process.stdout).read_next_batch()) == 1  # now it waits for the next row
             process.send_signal(number)
             assert process.wait(timeout=20) == code
             assert len(process.stderr.read().splitlines()) == 1
         finally:
             process.kill()
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("method", "make"), [("linear-tca", LinearTCA), ("conditional-tca", ConditionalTCA)])
@@ -228,7 +518,7 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
     write(folder / "bad.parquet", bad)
     assert adapt("bad.npy", "-o", "out.npy") == 1
     assert (
-        "bad.npy: NaN or infinity in row 7, 200; mend it, or go on without: --drop-bad-rows" in capsys.readouterr().err
+        "bad.npy: NaN or infinity in row 7, 200; repair it, or leave it out: --drop-bad-rows" in capsys.readouterr().err
     )
     assert not Path("out.npy").exists()
     good = np.delete(Z, [7, 200], axis=0)
@@ -266,7 +556,7 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
     [
         (["none.npy", "-o", "o.npy"], "no such file, folder or pattern"),
         (["z.npy", "-o", "no/o.npy"], "does not exist; create it first"),
-        (["z.npy", "-o", "-"], "output: standard output is for rows from standard input"),
+        (["z.npy", "-o", "-"], "output: standard output is for embeddings from standard input"),
         (["-", "-o", "."], "output: . is a folder; name a file in it"),
         (["-", "-o", "y.npy"], "y.npy exists; choose another name, or replace it: --overwrite"),
         (["z.npy", "-o", "o.npy", "--save-state", "no/s.safetensors"], "save_state: no/s.safetensors can't be written"),
@@ -293,7 +583,9 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys, monkeypatch):
-    monkeypatch.setattr("clip_tca.bulk.pipe.standard_input", lambda: pytest.fail("read before it was checked"))
+    monkeypatch.setattr(
+        "clip_tca.datasets.formats.stream.standard_input", lambda: pytest.fail("read before it was checked")
+    )
     fitted.save("s.safetensors")
     LinearTCA.reference(SET.g, k=2).fit(Z, Y).save("oracle.safetensors")
     type("Other", (LinearTCA,), {})(SET.g).fit(Z).save("other.safetensors")
@@ -378,6 +670,7 @@ def test_an_output_of_ours_is_replaced_when_asked(folder):
 FULL = """
 import resource, sys
 from clip_tca.cli import main
+from clip_tca.datasets.formats.registry import open_shard
 resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 sys.exit(main(sys.argv[1:]))
 """

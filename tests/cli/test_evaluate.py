@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import save_file
 
-from clip_tca.datasets.embedding_set import load
 from clip_tca.datasets.synthetic import synthetic
 from tests.conftest import ROOT
 
@@ -25,34 +23,6 @@ def stored(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("stored") / "made.safetensors"
     save_file(tensors, path, metadata={"scale": str(made.scale)})
     return path
-
-
-def test_stored_embeddings_are_read_back(stored):
-    data = load(stored)
-    assert data.scale == 30.0
-    assert data.text.shape == (2, 7, 24)
-    assert {name: tuple(z.shape) for name, (z, _) in data.domains.items()}["clean"] == (280, 24)
-    assert data.domains["clean"][1].dtype == torch.int64
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        load(stored.parent / "none.safetensors")
-
-
-def test_what_is_saved_can_be_loaded_without_a_word(tmp_path):
-    made = synthetic(0, classes=3, dim=8, images=10)
-    for name in ("text.single", "text.watt", "text.mine"):
-        made.save(tmp_path / "made.safetensors", name)
-        assert torch.equal(load(tmp_path / "made.safetensors").text, made.text)
-
-
-def test_other_files_are_refused_in_one_line(stored, tmp_path):
-    (tmp_path / "text.safetensors").write_text("no tensors here")
-    with pytest.raises(ValueError, match="not stored embeddings"):
-        load(tmp_path / "text.safetensors")
-    save_file({"text.watt": torch.eye(3)}, tmp_path / "no_scale.safetensors")
-    with pytest.raises(ValueError, match="and a scale"):
-        load(tmp_path / "no_scale.safetensors")
-    with pytest.raises(ValueError, match=r"no text\.single, but text\.watt; choose one of those by --prompts"):
-        load(stored, text="text.single")
 
 
 def test_batch_size_writes_its_page(stored, tmp_path):

@@ -17,8 +17,8 @@ from PIL import Image
 
 from clip_tca.bulk.staging import Staging
 from clip_tca.core.processes import OtherProcessError, Processes, current, joined
-from tests.bulk.test_shards import table
 from tests.cli.test_adapt import SCALE, SET, Z
+from tests.datasets.test_formats import table
 from tests.hub import Hub
 
 

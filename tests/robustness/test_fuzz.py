@@ -20,13 +20,13 @@ from benchmarks import fuzz
 from benchmarks.fuzz import run
 from benchmarks.fuzzing import TARGETS
 from clip_tca import LinearTCA
-from clip_tca.bulk.block import LARGEST, ROWS, VALUES, block_rows
 from clip_tca.bulk.class_texts import read_texts
-from clip_tca.bulk.reading import pieces
-from clip_tca.bulk.shards import open_shelf
+from clip_tca.bulk.reading import checked_blocks
+from clip_tca.bulk.shards import open_embeddings
 from clip_tca.cli import main
 from clip_tca.cli.adapt import read_labels
-from clip_tca.datasets.embedding_set import load
+from clip_tca.datasets.embedding_set import load_embeddings
+from clip_tca.datasets.formats.base import LARGEST, ROWS, VALUES, block_rows
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.store import Entry, Store
 from clip_tca.encoding.torchscript import is_torchscript, read_torchscript
@@ -98,7 +98,7 @@ def test_a_header_that_is_not_so_is_refused(shape, tmp_path):
             with zipfile.ZipFile(tmp_path / name, "w") as archive:
                 archive.writestr("embeddings.npy", npy(shape))
         with pytest.raises(ValueError, match=f"{name}: "):
-            list(pieces(shelf := open_shelf(str(tmp_path / name)), shelf.units(), drop_bad=True))
+            list(checked_blocks(source := open_embeddings(str(tmp_path / name)), source.units(), drop_bad=True))
 
 
 def test_a_damaged_archive_is_refused_in_a_short_line(tmp_path):
@@ -108,7 +108,7 @@ def test_a_damaged_archive_is_refused_in_a_short_line(tmp_path):
         (tmp_path / "a.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
         told = ""
         try:
-            list(pieces(shelf := open_shelf(str(tmp_path / "a.npz")), shelf.units(), drop_bad=True))
+            list(checked_blocks(source := open_embeddings(str(tmp_path / "a.npz")), source.units(), drop_bad=True))
         except ValueError as error:
             told = str(error).removeprefix(str(tmp_path))
         assert len(told) < 300
@@ -138,7 +138,7 @@ def test_a_few_bytes_of_parquet_do_not_become_gigabytes(tmp_path):
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match=rf"a\.parquet: .*at most {LARGEST}"):
-        open_shelf(str(tmp_path / "a.parquet"))
+        open_embeddings(str(tmp_path / "a.parquet"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
@@ -157,7 +157,7 @@ def test_offsets_beyond_the_end_of_an_arrow_file_are_not_followed(tmp_path):
     assert data.count(offsets) == 1
     (tmp_path / "a.arrow").write_bytes(data.replace(offsets, np.array([0, 3, 60_000_000], "<i4").tobytes()))
     with pytest.raises(ValueError, match=r"a\.arrow: truncated or damaged"):
-        list(pieces(shelf := open_shelf(str(tmp_path / "a.arrow")), shelf.units(), drop_bad=True))
+        list(checked_blocks(source := open_embeddings(str(tmp_path / "a.arrow")), source.units(), drop_bad=True))
 
 
 def test_columns_of_one_name_are_refused(tmp_path):
@@ -166,7 +166,7 @@ def test_columns_of_one_name_are_refused(tmp_path):
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
         out.write_table(table)
     with pytest.raises(ValueError, match=r"a\.arrow: two columns have the same name"):
-        open_shelf(str(tmp_path / "a.arrow"))
+        open_embeddings(str(tmp_path / "a.arrow"))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_stored_embeddings_that_do_not_fit_are_refused_by_name(spoil, reason, tm
     spoil(tensors)
     save_file(tensors, path, {"scale": "100", "classes": "null", "about": "{}"})
     with pytest.raises(ValueError, match=rf"a\.safetensors: not stored embeddings \({reason}"):
-        load(path, "text.single")
+        load_embeddings(path, "text.single")
 
 
 @pytest.mark.parametrize("metadata", [{"scale": "-1"}, {"classes": '["a"]'}, {"classes": "[1, 2]"}, {"about": "[]"}])
@@ -193,7 +193,7 @@ def test_stored_embeddings_with_odd_metadata_are_refused(metadata, tmp_path):
     synthetic(0, 4, 8, 20).save(path := tmp_path / "a.safetensors")
     save_file(load_file(path), path, {"scale": "100", "classes": "null", "about": "{}", **metadata})
     with pytest.raises(ValueError, match=r"a\.safetensors: not stored embeddings"):
-        load(path, "text.single")
+        load_embeddings(path, "text.single")
 
 
 def test_one_flipped_bit_in_a_saved_state_is_noticed(shifted, tmp_path):

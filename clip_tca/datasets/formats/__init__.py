@@ -1,0 +1,1 @@
+"""Embedding files: one module per format with its reader and its writer, listed in ``registry.py``."""

@@ -1,0 +1,189 @@
+"""The contract of an embedding format: a shard is read in blocks of rows, and a sink writes what becomes of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import torch
+
+from clip_tca.core.tensors import to_tensor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Kind = Literal["embeddings", "labels", "scores"]
+KINDS: tuple[Kind, ...] = ("embeddings", "labels", "scores")
+"""What can be written: adapted embeddings, predicted classes, and the probability of each predicted class."""
+
+ROWS = 8192
+"""Rows read, adapted and written together, of embeddings of the usual dimensions."""
+
+VALUES = 1 << 24
+"""Numbers in a block at most: a small file can announce very long rows."""
+
+LARGEST = 1 << 20
+"""A row that says it is longer than this is not an embedding."""
+
+STANDARD = Path("-")
+"""The path of standard input."""
+
+EMBEDDING_NAMES = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
+"""Usual names of an array or column of embeddings."""
+
+
+def block_rows(dim: int) -> int:
+    """Rows of a block of ``dim`` dimensions."""
+    return min(ROWS, max(VALUES // dim, 1))
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows of a shard.
+
+    Attributes:
+        z: ``(n, d)`` embeddings, as stored.
+        first: Index of the first row in its shard.
+        others: The other columns of a table; None in formats that have none.
+    """
+
+    z: np.ndarray
+    first: int
+    others: pa.RecordBatch | None = None
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.z)
+
+    def bad(self) -> np.ndarray:
+        """Indices of the rows that hold NaN or infinity, counted from the start of the block."""
+        sums = to_tensor(self.z).sum(dim=1, dtype=torch.float64 if self.z.dtype == np.float64 else torch.float32)
+        suspects = np.flatnonzero(~torch.isfinite(sums).numpy())  # or opposite infinities, or an overflow
+        bad: np.ndarray = suspects[~np.isfinite(self.z[suspects]).all(axis=1)]
+        return bad
+
+    def without(self, rows: np.ndarray) -> Block:
+        """The block without the rows at these indices."""
+        keep = np.setdiff1d(np.arange(len(self)), rows)
+        return Block(self.z[keep], self.first, None if self.others is None else self.others.take(keep))
+
+
+@dataclass(frozen=True)
+class Result:
+    """The output for a block.
+
+    Attributes:
+        arrays: What is written, by kind.
+        others: Columns of the input that are carried along.
+        before: Labels predicted by zero-shot, if they are needed for scoring.
+    """
+
+    arrays: dict[Kind, np.ndarray]
+    others: pa.RecordBatch | None = None
+    before: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(next(iter(self.arrays.values())))
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the output for a shard goes.
+
+    Attributes:
+        paths: File of each kind; one and the same unless the format holds a single array.
+        dtypes: Dtype of each kind.
+        start: Row to write from, if the shard is splittable.
+        rows: Number of rows of the whole file; None for those that are written.
+        file: An open file instead, for a stream.
+    """
+
+    paths: dict[Kind, Path]
+    dtypes: dict[Kind, np.dtype[Any]]
+    start: int = 0
+    rows: int | None = None
+    file: IO[bytes] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file, where there is one."""
+        return next(iter(self.paths.values()))
+
+
+class Sink(Protocol):
+    """Writes the output for one shard."""
+
+    def write(self, result: Result) -> None:
+        """Append the output for a block."""
+
+    def close(self) -> None:
+        """Finish the file."""
+
+
+class Shard(ABC):
+    """Embeddings that are read block by block.
+
+    Attributes:
+        path: The file; :data:`STANDARD` for standard input.
+        where: What error messages call it.
+        rows: Number of rows; None for a stream.
+        dim: Dimension; None for a table without rows.
+        dtype: Of the embeddings, as stored.
+        splittable: Whether any range of rows can be read and written by itself.
+        single_array: Whether a file of this format holds one array only.
+    """
+
+    path: Path
+    where: str
+    rows: int | None
+    dim: int | None
+    dtype: np.dtype[Any]
+    splittable = False
+    single_array = False
+
+    @abstractmethod
+    def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
+        """Rows ``start`` to ``stop``, ``rows`` at a time; all of them if the shard is not splittable."""
+
+    @abstractmethod
+    def check_added(self, kinds: tuple[Kind, ...]) -> None:
+        """Raise ValueError if an array or column of a name that would be added exists already."""
+
+    @abstractmethod
+    def sink(self, target: Target) -> Sink:
+        """A writer in the format of the shard."""
+
+
+def damaged(where: object, reason: object, remedy: str = "copy or download it again") -> ValueError:
+    """The error for a file that can't be read to its end."""
+    message = " ".join(str(reason).split())[:200] or type(reason).__name__
+    return ValueError(f"{where}: truncated or damaged ({message}); {remedy}")
+
+
+def pick_name(
+    where: object,
+    names: list[str],
+    name: str | None,
+    noun: str,
+    usual: tuple[str, ...] = EMBEDDING_NAMES,
+    option: str = "--column",
+) -> str:
+    """The array or column of embeddings: the one that ``option`` gave, one of the ``usual`` names, or the only one."""
+    if name is not None and name not in names:
+        raise ValueError(f"{where}: no {noun} {name!r}; there are {', '.join(names) or 'none'}")
+    for candidate in (name, *usual, *(names if len(names) == 1 else [])):
+        if candidate is not None and candidate in names:
+            return candidate
+    choice = f"there are {', '.join(names)}; name it with {option}" if names else "there is none"
+    raise ValueError(f"{where}: which {noun} holds the embeddings? {choice}")
+
+
+def check_free(where: str, noun: str, added: Sequence[str], carried: list[str]) -> None:
+    """Raise ValueError if one of the names ``added`` is among those ``carried`` along."""
+    if taken := [name for name in added if name in carried]:
+        raise ValueError(f"{where}: has {noun} {taken[0]!r} already; rename it")

@@ -1,0 +1,61 @@
+"""``.npz`` files: an archive of ``.npy`` files, compressed or not, each read from its beginning to its end."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+
+import numpy as np
+
+from clip_tca.datasets.formats.arrays import ArrayFile, ArrayHeader
+from clip_tca.datasets.formats.base import damaged
+from clip_tca.datasets.formats.npy import PackedSink, read_header
+
+
+class NpzSink(PackedSink):
+    """One ``.npz`` file, not compressed."""
+
+    def _pack(self) -> None:
+        with zipfile.ZipFile(self.path, "w", allowZip64=True) as archive:
+            for kind, part in self.parts.items():  # without the time: a clock before 1980 would be an error
+                with part.open("rb") as source, archive.open(f"{self.names[kind]}.npy", "w", force_zip64=True) as to:
+                    shutil.copyfileobj(source, to, 1 << 20)
+
+
+class NpzFile(ArrayFile[np.ndarray]):
+    """A ``.npz`` file."""
+
+    sink = NpzSink
+
+    def _open(self) -> dict[str, ArrayHeader]:
+        headers = {}
+        with zipfile.ZipFile(self.path) as archive:
+            for member in [name for name in archive.namelist() if name.endswith(".npy")]:
+                with archive.open(member) as file:
+                    headers[member.removesuffix(".npy")] = read_header(file)
+        return headers
+
+    def _read(self, name: str) -> np.ndarray:
+        with np.load(self.path, allow_pickle=False) as archive:
+            return np.asarray(archive[name])
+
+    def windows(self, name: str, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
+        """All rows (``start`` is 0 and ``stop`` their number), ``rows`` at a time."""
+        (_, dim), dtype, _ = self.headers[name]
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                member = archive.open(f"{name}.npy")  # stays open when the archive is closed
+            read_header(member)
+        except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
+            raise damaged(self.path, error) from None
+        with member as file:
+            for first in range(start, stop, rows):
+                size = (min(first + rows, stop) - first) * dim * dtype.itemsize
+                try:
+                    content = file.read(size)
+                except Exception as error:  # of the archive or of its compression
+                    raise damaged(self.path, error) from None
+                if len(content) < size:
+                    raise damaged(self.path, f"ends before row {stop}")
+                yield np.frombuffer(content, dtype).reshape(-1, dim).astype(dtype.newbyteorder("="), copy=False)

@@ -1,0 +1,41 @@
+"""``.parquet`` files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clip_tca.datasets.formats.base import LARGEST, Target
+from clip_tca.datasets.formats.columns import TableShard
+
+
+class ParquetShard(TableShard):
+    """A Parquet file."""
+
+    def _open(self) -> tuple[pa.Schema, int]:
+        with pq.ParquetFile(self.path) as file:
+            _check_runs(file.metadata)
+            return file.schema_arrow, file.metadata.num_rows
+
+    def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(self.path) as file:
+            yield from file.iter_batches(batch_size=rows)
+
+    def _writer(self, target: Target, schema: pa.Schema) -> Any:
+        return pq.ParquetWriter(target.path, schema)
+
+
+def _check_runs(metadata: Any) -> None:
+    """Refuse rows far too long: runs of one number take no room in a file, and a kilobyte could fill the memory.
+
+    Only groups that are small for their rows are looked at: pyarrow ends the process where it is asked for the columns
+    of some damaged footers (it does not catch its own exception there).
+    """
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        if group.total_byte_size < 1024 + 64 * group.num_rows:
+            most = max((group.column(i).num_values for i in range(group.num_columns)), default=0)
+            if most > LARGEST * max(group.num_rows, 1):
+                raise OSError(f"{most} numbers in {group.num_rows} rows; at most {LARGEST} in each are allowed")

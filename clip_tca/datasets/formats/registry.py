@@ -1,0 +1,50 @@
+"""The embedding formats, by suffix. Their modules are imported when a file is opened: pyarrow is large."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clip_tca.datasets.formats.arrays import ArrayFile
+    from clip_tca.datasets.formats.base import Shard
+
+ARRAYS = {".npy": "npy.NpyFile", ".npz": "npz.NpzFile", ".safetensors": "safetensors.SafetensorsFile"}
+"""Files of named arrays: subclasses of :class:`clip_tca.datasets.formats.arrays.ArrayFile`."""
+
+TABLES = {
+    ".parquet": "parquet.ParquetShard",
+    ".arrow": "arrow.ArrowShard",
+    ".feather": "arrow.ArrowShard",
+    ".ipc": "arrow.ArrowShard",
+}
+"""Tables with a list column: subclasses of :class:`clip_tca.datasets.formats.columns.TableShard`."""
+
+FORMATS = {**ARRAYS, **TABLES}
+
+
+def open_arrays(path: Path) -> ArrayFile[Any]:
+    """Read the headers of a file of named arrays."""
+    file: ArrayFile[Any] = _load(ARRAYS[path.suffix.lower()])(path)
+    return file
+
+
+def open_shard(path: Path, column: str | None = None) -> Shard:
+    """Read the header of a file and choose its array or column of embeddings.
+
+    Args:
+        path: A file with one of the suffixes in :data:`FORMATS`.
+        column: Array, tensor or column; None looks for the usual names.
+    """
+    if path.suffix.lower() in ARRAYS:
+        from clip_tca.datasets.formats.arrays import ArrayShard
+
+        return ArrayShard(open_arrays(path), column)
+    shard: Shard = _load(TABLES[path.suffix.lower()])(path, column)
+    return shard
+
+
+def _load(name: str) -> Any:
+    module, attribute = name.split(".")
+    return getattr(import_module(f"{__package__}.{module}"), attribute)
