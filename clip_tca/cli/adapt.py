@@ -211,7 +211,7 @@ def read_texts(options: argparse.Namespace, device: torch.device) -> Texts:
 def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> Adapter:
     """New, or as it was saved."""
     from clip_tca.adapters.state import load_adapter
-    from clip_tca.evaluation.method_choice import choose
+    from clip_tca.evaluation.method_spec import method_specs
 
     given = shared.method_options(options)
     if options.load_state is not None:
@@ -219,7 +219,7 @@ def adapter(options: argparse.Namespace, texts: Texts, device: torch.device) -> 
             raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
         made: Adapter | None = load_adapter(Path(options.load_state), texts.classifier, device)
     else:
-        made = choose([options.method or DEFAULT], given)[0].adapter(texts.classifier)
+        made = method_specs([options.method or DEFAULT], given)[0].adapter(texts.classifier)
     if made is None or made.uses_labels:
         raise ValueError("balance: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
     return made

@@ -17,7 +17,7 @@ from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.checks import check_whole, names, numbers
-from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.protocols import predict
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import accuracy, present, shifted, shuffled, source
@@ -57,11 +57,11 @@ class BatchSize(Study):
             stream = shuffled(len(labels), 0, everything.device)[: self.images]
             z, y = everything[stream], labels[stream]
             methods: dict[str, Any] = {}
-            for method in choose(self.methods, {"refresh": "auto"}):
-                once, _ = predict(method, g, z, y, "transductive", len(z))
+            for method in method_specs(self.methods, {"refresh": "auto"}):
+                once = predict(method, g, z, y, "transductive", len(z)).classes
                 rows = []
                 for size in self.sizes:
-                    found, _ = predict(method, g, z, y, "online", size)
+                    found = predict(method, g, z, y, "online", size).classes
                     rows.append({"batch": size, "accuracy": accuracy(found, y), "agreement": accuracy(found, once)})
                 methods[method.name] = {"one_fit": accuracy(once, y), "sizes": rows}
             domains[name] = {

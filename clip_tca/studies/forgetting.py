@@ -1,4 +1,4 @@
-"""Forgetting: the source-like domain with the state that was adapted to another (see ``evaluation.forgetting``)."""
+"""Forgetting: the source-like domain with a state adapted to another (see ``evaluation.source_forgetting``)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.core.checks import check_whole, names
-from clip_tca.evaluation.base_runs import Bases
-from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.base_runs import BaseRuns
+from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.source_forgetting import measure_forgetting
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.domains import present, source
@@ -35,8 +35,8 @@ class Forgetting(Study):
         """Accuracy with the adapted state and without it, which is zero-shot."""
         subject = present(subject)
         g, (_, truth) = subject.classifier, source(subject)
-        bases = Bases(subject.embedded, g.device, self.batch_size, None, subject.progress)
-        rows = measure_forgetting(choose(self.methods, {}), g, bases, str(subject.reference))
+        bases = BaseRuns(subject.embedded, g.device, self.batch_size, None, subject.progress)
+        rows = measure_forgetting(method_specs(self.methods, {}), g, bases, str(subject.reference))
         methods: dict[str, Any] = {}
         for row in rows:
             methods.setdefault(row["method"], {})[row["adapted_to"]] = row["accuracy_with_state"]
