@@ -57,7 +57,8 @@ def validate(value: Any, kind: Any, field: str = "") -> None:
 
 def _expect(condition: bool, value: Any, field: str, expected: str) -> None:
     if not condition:
-        raise ValueError(f"{field or 'it'} is {reprlib.repr(value)}, not {expected}")
+        actual = {dict: "an object", list: "a list"}.get(type(value)) or reprlib.repr(value)
+        raise ValueError(f"{field or 'it'} is {actual}, not {expected}")
 
 
 def _is_scalar(value: Any, kind: type) -> bool:
