@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-
-class _PseudoSource(TypedDict, total=False):
-    """Of LinearTCA and MLPTCA only; the uncertainties are shares of that of a uniform guess."""
-
-    correlation_distance: float
-    covariance_shift: float | None
-    chosen: list[int]
-    uncertainty_mean: float | None
-    uncertainty_max: float | None
+from typing_extensions import NotRequired
 
 
-class _ClassConditional(TypedDict, total=False):
-    """Of ConditionalTCA only: soft class counts, share of the variance between classes, temperature of the scores."""
-
-    counts: list[float]
-    between: float | None
-    temperature: float
-
-
-class Diagnosis(_PseudoSource, _ClassConditional):
+class Diagnosis(TypedDict):
     """Figures of a fitted adapter that need no labels; None where a figure can't be computed.
 
     Attributes:
@@ -36,6 +20,10 @@ class Diagnosis(_PseudoSource, _ClassConditional):
         movement: Root mean square movement of the embeddings, in spreads.
         predicted: Zero-shot predictions of each class.
         changed: Share of the predictions that change.
+
+    LinearTCA and MLPTCA add the distances of covariances, how many were ``chosen`` of each class, and their uncertainty
+    as a share of that of a uniform guess; ConditionalTCA adds the soft class ``counts``, the share of the variance
+    ``between`` classes, and the ``temperature`` of the scores.
     """
 
     kind: str
@@ -47,3 +35,11 @@ class Diagnosis(_PseudoSource, _ClassConditional):
     movement: float | None
     predicted: list[int] | None
     changed: float | None
+    correlation_distance: NotRequired[float]
+    covariance_shift: NotRequired[float | None]
+    chosen: NotRequired[list[int]]
+    uncertainty_mean: NotRequired[float | None]
+    uncertainty_max: NotRequired[float | None]
+    counts: NotRequired[list[float]]
+    between: NotRequired[float | None]
+    temperature: NotRequired[float]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import cast
 
 from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.protocols import Clock, order
@@ -50,14 +51,7 @@ class Cost:
 
     def as_record(self) -> MethodCost:
         """For the record."""
-        return {
-            "adapting_seconds": self.adapting_seconds,
-            "predicting_seconds": self.predicting_seconds,
-            "base_seconds": self.base_seconds,
-            "base_memory_bytes": self.base_memory_bytes,
-            "images": self.images,
-            "embeds": self.embeds,
-        }
+        return cast("MethodCost", asdict(self))
 
 
 def plain_cost(runs: BaseRuns, protocol: Protocol) -> Cost:

@@ -76,11 +76,7 @@ def changed(
             {
                 "method": method,
                 "domain": domain,
-                "counts": {
-                    "fixed": len(indices["fixed"]),
-                    "broken": len(indices["broken"]),
-                    "still_wrong": len(indices["still_wrong"]),
-                },
+                "counts": {kind: len(indices[kind]) for kind in KINDS},
                 "fixed": images["fixed"],
                 "broken": images["broken"],
                 "still_wrong": images["still_wrong"],

@@ -14,16 +14,8 @@ from typing import Any
 
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.methods.registry import ZERO_SHOT
+from clip_tca.results import reliability
 from clip_tca.results.gains import DomainResult, MethodResult, gains
-from clip_tca.results.reliability import (
-    Indicator,
-    class_list,
-    has_little_effect,
-    indicators,
-    missed_classes,
-    stands_still,
-    verdict,
-)
 from clip_tca.results.rendering import as_text, printable
 from clip_tca.results.schema import EvaluationRecord
 from clip_tca.results.table import Table
@@ -54,8 +46,8 @@ CONSERVATIVE = (
 
 def judged(diagnosis: Diagnosis, names: list[str]) -> dict[str, Any]:
     """The verdict with its indicators, ready for JSON."""
-    listed = indicators(diagnosis, names)
-    return {"verdict": verdict(listed, diagnosis), "signs": [asdict(indicator) for indicator in listed]}
+    listed = reliability.indicators(diagnosis, names)
+    return {"verdict": reliability.verdict(listed, diagnosis), "signs": [asdict(indicator) for indicator in listed]}
 
 
 def judged_gains(record: EvaluationRecord) -> list[dict[str, Any]]:
@@ -86,7 +78,7 @@ def explain_state(options: dict[str, Any], diagnosis: Diagnosis, names: list[str
         diagnosis: Its figures.
         names: Of the classes.
     """
-    listed = indicators(diagnosis, names)
+    listed = reliability.indicators(diagnosis, names)
     oracle = options.get("balance") == "oracle"
     lines = [
         f"{diagnosis['kind']}: {diagnosis['embeddings']} embeddings of {diagnosis['dim']} dimensions, "
@@ -102,7 +94,7 @@ def explain_state(options: dict[str, Any], diagnosis: Diagnosis, names: list[str
         "How far did embeddings move?",
         *_movement(diagnosis),
         "",
-        f"Can adaptation be trusted here?  {MEANING[verdict(listed, diagnosis)]}.",
+        f"Can adaptation be trusted here?  {MEANING[reliability.verdict(listed, diagnosis)]}.",
         *_wrapped([f"  {MARKS[indicator.level]} {indicator.text}" for indicator in listed], "    "),
         "",
         *_wrapped([SPREAD, NO_LABELS]),
@@ -158,15 +150,16 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     else:
         order = sorted(range(len(used)), key=lambda c: used[c])
         lines.append(f"  {column}: {used[order[0]]} to {used[order[-1]]} a class, median {median(used):g};")
-        lines.append(f"  most: {class_list(order[:-6:-1], names)}; fewest: {class_list(order[:5], names)}.")
-    never, unused = missed_classes(diagnosis)
+        most, fewest = (reliability.class_list(part, names) for part in (order[:-6:-1], order[:5]))
+        lines.append(f"  most: {most}; fewest: {fewest}.")
+    never, unused = reliability.missed_classes(diagnosis)
     if never or unused:
-        lines.append(f"  Missed: {class_list(never + unused, names, MOST_CLASSES)}.")
+        lines.append(f"  Missed: {reliability.class_list(never + unused, names, MOST_CLASSES)}.")
     return lines
 
 
 def _movement(diagnosis: Diagnosis) -> list[str]:
-    if stands_still(diagnosis):
+    if reliability.stands_still(diagnosis):
         return ["  Not at all."]
     changed = diagnosis["changed"]
     effect = (
@@ -185,8 +178,8 @@ def _block(domain: DomainResult, names: list[str]) -> Table:
     for result in domain.methods:
         name, diagnosis, gain, judgement = result.method, result.diagnosis, result.gain, ""
         if diagnosis:
-            listed = [] if result.uses_labels else indicators(diagnosis, names)
-            judgement = "none: an oracle" if result.uses_labels else verdict(listed, diagnosis)
+            listed = [] if result.uses_labels else reliability.indicators(diagnosis, names)
+            judgement = "none: an oracle" if result.uses_labels else reliability.verdict(listed, diagnosis)
             reasons[name] = _compact(diagnosis, listed)
         cells = [""] * (len(head) - 2)
         if gain:
@@ -210,7 +203,7 @@ def _label(result: MethodResult) -> str:
     return result.method if reference == ZERO_SHOT else f"{result.method} (over {reference})"
 
 
-def _compact(diagnosis: Diagnosis, listed: list[Indicator]) -> str:
+def _compact(diagnosis: Diagnosis, listed: list[reliability.Indicator]) -> str:
     """Shift, selection, movement and the indicators against, in one line."""
     parts = [] if diagnosis["mean_shift"] is None else [f"shift {diagnosis['mean_shift']:.2f} of the spread"]
     if "chosen" in diagnosis:
@@ -221,7 +214,9 @@ def _compact(diagnosis: Diagnosis, listed: list[Indicator]) -> str:
     else:
         parts.append(f"{_range([round(count) for count in diagnosis['counts']])} images a class")
     parts.append(f"moved {diagnosis['movement'] or 0:.2f}")
-    doubts = [] if has_little_effect(diagnosis) else [indicator.text for indicator in listed if indicator.level]
+    doubts = (
+        [] if reliability.has_little_effect(diagnosis) else [indicator.text for indicator in listed if indicator.level]
+    )
     return "; ".join(parts) + ". " + " ".join(doubts)
 
 

@@ -1,13 +1,14 @@
 """The schema of the JSON record that an evaluation writes: :class:`EvaluationRecord` and its parts.
 
 A record is a plain dictionary. :func:`clip_tca.evaluate` builds it once; :mod:`clip_tca.results.record` checks it
-against these types when it reads one, so what consumes a record may rely on them. A field that is not in every record
-is in a base class with ``total=False``. Importing this module needs no torch.
+against these types when it reads one, so what consumes a record may rely on them. Importing this module needs no torch.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypedDict, get_args
+
+from typing_extensions import NotRequired
 
 from clip_tca.adapters.diagnosis_record import Diagnosis
 
@@ -30,42 +31,31 @@ PROTOCOLS: dict[Protocol, str] = {
 ExampleKind = Literal["fixed", "broken", "still_wrong"]
 
 
-class _ImageFiles(TypedDict, total=False):
-    per_class: list[int]
-    files_sha256: str
-
-
-class DomainInfo(_ImageFiles):
+class DomainInfo(TypedDict):
     """A domain: number of images; of image files also the images of each class and a hash of the file list."""
 
     images: int
+    per_class: NotRequired[list[int]]
+    files_sha256: NotRequired[str]
 
 
-class _DataName(TypedDict, total=False):
-    name: str
-    ignored: list[str]
-
-
-class DataInfo(_DataName):
+class DataInfo(TypedDict):
     """The data set: classes in the order of the labels, domains, and how it differs from the published counts.
 
     ``origin`` has a ``kind`` and what else identifies it (path, hub id, revision, seed …). ``ignored`` are files
     and folders that were not used, ``left_out`` counts images that could not be read.
     """
 
+    name: NotRequired[str]
     origin: dict[str, Any]
     classes: list[str]
     domains: dict[str, DomainInfo]
     differences: list[str]
+    ignored: NotRequired[list[str]]
     left_out: int
 
 
-class _ModelDetails(TypedDict, total=False):
-    preprocessing: dict[str, Any]
-    scale: float
-
-
-class ModelInfo(_ModelDetails):
+class ModelInfo(TypedDict):
     """The encoder: architecture, tag or file of the weights, their SHA-256, precision and device."""
 
     model: str
@@ -73,20 +63,19 @@ class ModelInfo(_ModelDetails):
     weights: str
     precision: str
     device: str
+    preprocessing: NotRequired[dict[str, Any]]
+    scale: NotRequired[float]
 
 
-class _PromptDetails(TypedDict, total=False):
-    classes: list[str]
-    texts_sha256: str
-    embeddings_sha256: str
-
-
-class PromptInfo(_PromptDetails):
+class PromptInfo(TypedDict):
     """The prompts: name and templates, and which class names filled them."""
 
     name: str
     templates: list[str]
     class_names: str
+    classes: NotRequired[list[str]]
+    texts_sha256: NotRequired[str]
+    embeddings_sha256: NotRequired[str]
 
 
 class EncodingCost(TypedDict):
@@ -113,16 +102,13 @@ class BaseMethodInfo(TypedDict):
     parameters: dict[str, Any]
 
 
-class _WithBase(TypedDict, total=False):
-    base: BaseMethodInfo
-
-
-class MethodInfo(_WithBase):
+class MethodInfo(TypedDict):
     """A method: the parameters of its adapter, its base method, and whether it uses true labels (an oracle)."""
 
     name: str
     uses_labels: bool
     parameters: dict[str, Any]
+    base: NotRequired[BaseMethodInfo]
 
 
 class ClassScore(TypedDict):
@@ -133,12 +119,7 @@ class ClassScore(TypedDict):
     accuracy: float | None
 
 
-class _RowDetails(TypedDict, total=False):
-    confusion: list[list[int]]
-    diagnosis: Diagnosis
-
-
-class ResultRow(_RowDetails):
+class ResultRow(TypedDict):
     """One method on one domain with one seed: counts and accuracy (%), in all and by class.
 
     ``divisor`` is what the protocol divides by. Rows of ``confusion`` are true classes, columns predicted ones (not in
@@ -154,6 +135,8 @@ class ResultRow(_RowDetails):
     divisor: int
     accuracy: float
     per_class: dict[str, ClassScore]
+    confusion: NotRequired[list[list[int]]]
+    diagnosis: NotRequired[Diagnosis]
 
 
 class Thumbnail(TypedDict, total=False):
@@ -172,20 +155,12 @@ class ExampleImage(Thumbnail):
     after: str
 
 
-class ExampleCounts(TypedDict):
-    """How many images of each kind there are."""
-
-    fixed: int
-    broken: int
-    still_wrong: int
-
-
 class ExampleGroup(TypedDict):
     """Changed predictions of one method on one domain: all are counted, some are listed."""
 
     method: str
     domain: str
-    counts: ExampleCounts
+    counts: dict[ExampleKind, int]
     fixed: list[ExampleImage]
     broken: list[ExampleImage]
     still_wrong: list[ExampleImage]

@@ -7,6 +7,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
+from typing_extensions import NotRequired
+
 LARGEST = 2**63
 """Numbers beyond it can't be measurements, and could overflow in what is computed from them."""
 
@@ -29,17 +31,17 @@ def validate(value: Any, kind: Any, field: str = "") -> None:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return
-    if is_typeddict(kind):
+    if is_typeddict(kind) or origin is dict:
         _expect(isinstance(value, dict), value, field, "an object")
-        for name, (hint, required) in _fields(kind).items():
-            if name in value:
-                validate(value[name], hint, f"{field}.{name}" if field else name)
-            elif required:
+        if is_typeddict(kind):
+            fields, others = _fields(kind)
+        else:  # of a dictionary by Literal, every key is required
+            fields, others = dict.fromkeys(get_args(arguments[0]), (arguments[1], True)), arguments[1]
+        for name, (_, required) in fields.items():
+            if required and name not in value:
                 raise ValueError(f"{field}: {name!r} is missing" if field else f"{name!r} is missing")
-    elif origin is dict:
-        _expect(isinstance(value, dict), value, field, "an object")
         for name, item in value.items():
-            validate(item, arguments[1], f"{field}.{name}")
+            validate(item, fields[name][0] if name in fields else others, f"{field}.{name}" if field else name)
     elif origin is list:
         _expect(isinstance(value, list), value, field, "a list")
         if arguments[0] is int and value and set(map(type, value)) == {int} and 0 <= min(value) <= max(value) < LARGEST:
@@ -57,7 +59,9 @@ def validate(value: Any, kind: Any, field: str = "") -> None:
 
 def _expect(condition: bool, value: Any, field: str, expected: str) -> None:
     if not condition:
-        actual = {dict: "an object", list: "a list"}.get(type(value)) or reprlib.repr(value)
+        actual = (
+            "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else reprlib.repr(value)
+        )
         raise ValueError(f"{field or 'it'} is {actual}, not {expected}")
 
 
@@ -70,10 +74,11 @@ def _is_scalar(value: Any, kind: type) -> bool:
 
 
 @cache
-def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
-    """Type of each field, and whether it is required."""
-    fields = {}
+def _fields(kind: type) -> tuple[dict[str, tuple[Any, bool]], Any]:
+    """Type of each field and whether it is required; and the type of all others."""
+    fields: dict[str, tuple[Any, bool]] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        optional = getattr(get_origin(hint), "_name", "") == "NotRequired"
-        fields[name] = (get_args(hint)[0] if optional else hint, not optional and name in kind.__required_keys__)  # type: ignore[attr-defined]
-    return fields
+        optional = get_origin(hint) is NotRequired
+        required = not optional and name in kind.__required_keys__  # type: ignore[attr-defined]
+        fields[name] = (get_args(hint)[0] if optional else hint, required)
+    return fields, Any
