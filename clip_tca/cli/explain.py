@@ -15,7 +15,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     command = commands.add_parser(
         "explain",
-        help="in plain words: the shift, what was chosen, what moved, and whether to trust it",
+        help="in plain words: the shift, the pseudo-source, the effect, and whether to trust it",
         description="Explain a state that LinearTCA.save, MLPTCA.save or ConditionalTCA.save wrote, or a JSON record "
         "of clip-tca eval --output FILE.json.",
     )

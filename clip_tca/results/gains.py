@@ -22,9 +22,8 @@ class Gain:
     """What a method gained over its reference on a domain, in percentage points.
 
     Attributes:
-        reference: The other method: NAME for NAME+tca where the record has it, and zero-shot otherwise.
-        gain: Mean over seeds.
-        interval: Its 95 % interval.
+        reference: NAME for NAME+tca where the record has it, and zero-shot otherwise.
+        gain: Mean over seeds, with its 95 % ``interval``.
         beyond_chance: ``gain`` or ``loss`` if the interval excludes 0; else ``chance``, or ``same`` if nothing differs.
         pairs_known: Whether the number of changed predictions was counted, not bounded.
         gains: By seed.

@@ -91,7 +91,7 @@ def _check_complete(field: str, present: list[tuple[object, ...]], expected: Ite
         raise ValueError(f"{field}: there is none for {', '.join(map(str, missing[0]))}")
     if len(present) != len(wanted):
         wrong = next(key for key in present if key not in wanted or present.count(key) > 1)
-        raise ValueError(f"{field}: {', '.join(map(str, wrong))} is unknown, or there twice")
+        raise ValueError(f"{field}: {', '.join(map(str, wrong))} is unknown or a duplicate")
 
 
 def _check_row(row: ResultRow, classes: list[str]) -> None:

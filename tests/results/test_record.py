@@ -211,8 +211,8 @@ def edit(path: str, value: Any):
     [
         (lambda r: r["rows"].clear(), "it has no rows"),
         (lambda r: r["rows"].pop(), "rows: there is none for t3a+tca, skewed, 0"),
-        (lambda r: r["rows"].append(r["rows"][0]), "rows: zero-shot, clean, 0 is unknown, or there twice"),
-        (lambda r: r["methods"].pop(), "rows: t3a+tca, clean, 0 is unknown, or there twice"),
+        (lambda r: r["rows"].append(r["rows"][0]), "rows: zero-shot, clean, 0 is unknown or a duplicate"),
+        (lambda r: r["methods"].pop(), "rows: t3a+tca, clean, 0 is unknown or a duplicate"),
         (edit("rows.0.domain", "moon"), "rows: there is none for zero-shot, clean, 0"),
         (edit("seeds", [0, 1]), "rows: there is none for "),
         (edit("rows.0.correct", 10**6), "rows[0]: 1000000 correct of 1440 images, divided by 1440"),
