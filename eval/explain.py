@@ -22,7 +22,7 @@ from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.results.gains import half_width
-from clip_tca.results.reliability import signs, verdict
+from clip_tca.results.reliability import indicators, verdict
 
 METHODS: dict[str, Callable[[ZeroShotClassifier], Adapter]] = {
     "LinearTCA": LinearTCA,
@@ -84,7 +84,7 @@ def cases(path: str) -> Iterator[Case]:
             adapter = build(g).fit(z)
             after = adapter.predict(z)
             found = diagnose(adapter, before, after)
-            said = verdict(signs(found, [str(k) for k in range(g.n_classes)]), found)
+            said = verdict(indicators(found, [str(k) for k in range(g.n_classes)]), found)
             gained = int((after == y).sum()) - int((before == y).sum())
             yield source, method, said, gained, int((after != before).sum()), len(y)
 

@@ -19,13 +19,14 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clip_tca.adapters.accumulator import Accumulator
+from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.state import SavedState, read_state, save_state
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_flag, check_whole
@@ -41,9 +42,6 @@ from clip_tca.core.tensors import (
     to_tensor,
     unit,
 )
-
-if TYPE_CHECKING:
-    from clip_tca.adapters.diagnosis import Diagnosis
 
 log = logging.getLogger("clip_tca.adapters.base")
 

@@ -53,6 +53,7 @@ from torch import Tensor
 from clip_tca.adapters import diagnosis
 from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.base import Adapter, Learned, log
+from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.gaussians import fewest_images, fit_gaussians, least_move, match_confidence
 from clip_tca.adapters.reservoir import Reservoir
 from clip_tca.adapters.state import SavedState
@@ -164,7 +165,7 @@ class ConditionalTCA(Adapter):
             log.warning("ConditionalTCA: %d images of %d classes; below %d zero-shot is kept", images, classes, fewest)
 
     @classmethod
-    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> diagnosis.Diagnosis:
+    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
         """Figures of a fitted state that need no labels."""
         solution, rows = saved.part("solution"), saved.tensors["sample.rows"]
         counts, moments = solution["counts"], Moments.of(rows)

@@ -12,11 +12,12 @@ of the embeddings from their mean. Which figures an adapter has is said by its o
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.pseudo_source import select
 from clip_tca.adapters.registry import adapter_classes
 from clip_tca.adapters.state import SavedState
@@ -25,33 +26,6 @@ from clip_tca.classifier import LinearClassifier
 
 if TYPE_CHECKING:
     from clip_tca.adapters.base import Adapter
-
-
-class CommonDiagnosis(TypedDict):
-    """The figures of every adapter, ready for JSON; None where a figure is not available."""
-
-    kind: str  # class of the adapter
-    embeddings: int  # number seen
-    dim: int
-    classes: int
-    spread: float  # √tr Σ_t
-    mean_shift: float | None  # distance of the means, of the spread
-    movement: float | None  # root mean square move of an embedding, of the spread
-    predicted: list[int] | None  # the classifier's predictions of each class
-    changed: float | None  # share of predictions that change
-
-
-class Diagnosis(CommonDiagnosis, total=False):
-    """The figures of one adapter: the first five of those with a pseudo-source, the last three of ConditionalTCA."""
-
-    correlation_distance: float  # of the two covariances
-    covariance_shift: float | None  # ‖Σ_t − Σ̂_s‖ / ‖Σ_t‖
-    chosen: list[int]  # embeddings of each class in the pseudo-source
-    uncertainty_mean: float | None  # of the chosen; 0 is certain, 1 a pure guess
-    uncertainty_max: float | None
-    counts: list[float]  # soft count of each class
-    between: float | None  # share of the variance between classes
-    temperature: float  # what the logits were divided by
 
 
 def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | None = None) -> Diagnosis:

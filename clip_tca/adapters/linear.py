@@ -16,6 +16,7 @@ from torch import Tensor
 from clip_tca.adapters import diagnosis
 from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.base import Adapter, Learned, log
+from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.gaussians import fit_gaussians
 from clip_tca.adapters.pseudo_source import (
     BALANCES,
@@ -239,7 +240,7 @@ class LinearTCA(Adapter):
             log.warning("%s: %d embeddings say little about a covariance in %d dimensions", name, self._seen, d)
 
     @classmethod
-    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> diagnosis.Diagnosis:
+    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
         """Figures of a fitted state that need no labels."""
         solution, moments = saved.part("solution"), saved.part("moments")
         g = classifier or diagnosis.recovered_classifier(solution["W"], solution["offset"], solution)

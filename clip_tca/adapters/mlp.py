@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clip_tca.adapters import diagnosis, residual_mlp
 from clip_tca.adapters.accumulator import Accumulator
+from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.linear import LinearTCA, Shrinkage
 from clip_tca.adapters.pseudo_source import Balance, Uncertainty
 from clip_tca.adapters.reservoir import Reservoir
@@ -120,7 +121,7 @@ class MLPTCA(LinearTCA):
         return self.classifier.logits(self._move(z))
 
     @classmethod
-    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> diagnosis.Diagnosis:
+    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
         """Figures of a fitted state that need no labels."""
         solution, rows = saved.part("solution"), exact(saved.tensors["rows.rows"])
         layers = [exact(solution[f"mlp.{i}"]) for i in range(sum(name.startswith("mlp.") for name in solution))]

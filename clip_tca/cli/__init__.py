@@ -1,4 +1,4 @@
-"""The command line: one file, one subcommand. Only here is anything printed."""
+"""The command line: one file, one subcommand. The only place that prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clip_tca.core.version import __version__
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of ``clip-tca``. Building it imports no torch: ``--help`` answers at once."""
+    """The parser of ``clip-tca``. Building it imports no torch, so that ``--help`` is instant."""
     top = Parser(prog="clip-tca", description="Adapt CLIP embeddings at test time, without labels.")
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
@@ -30,37 +30,37 @@ def parser() -> argparse.ArgumentParser:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser, and one for each command in it, that takes no beginning of an option for the option.
+    """A parser that accepts no abbreviated options, in subcommands either.
 
-    What ``--out`` means would otherwise change when a command gets another option that begins so.
+    The meaning of ``--out`` would otherwise change when a command gets another option that begins with it.
     """
 
     def __init__(self, **options: Any) -> None:
-        """Take what every parser takes."""
+        """Take the options of :class:`argparse.ArgumentParser`."""
         super().__init__(**{"allow_abbrev": False, **options})
 
 
 class Stderr(logging.Handler):
-    """Log lines on stderr, each said once; of what adapters say of every fit, the first."""
+    """Log lines on stderr, each printed once; of the warnings that adapters log for every fit, the first."""
 
     def __init__(self) -> None:
-        """Take warnings and worse."""
+        """Handle warnings and errors."""
         super().__init__(logging.WARNING)
-        self.said: set[tuple[object, ...]] = set()
+        self.printed: set[tuple[object, ...]] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
-        about: tuple[object, ...] = (record.getMessage(),)
+        key: tuple[object, ...] = (record.getMessage(),)
         if record.name == "clip_tca.adapters.base" and isinstance(record.args, tuple):
-            about = (record.msg, *record.args[:1])
-        if about in self.said:
+            key = (record.msg, *record.args[:1])
+        if key in self.printed:
             return
-        self.said.add(about)
+        self.printed.add(key)
         print(f"clip-tca: {record.getMessage()}", file=sys.stderr)
 
 
-def say_warnings() -> None:
-    """Our warnings go to stderr; those of libraries, which we turn into errors or know to be harmless, do not."""
+def print_warnings() -> None:
+    """Print our warnings on stderr; those of libraries, which we turn into errors or know to be harmless, are not."""
     ours = logging.getLogger("clip_tca")
     for handler in [handler for handler in ours.handlers if isinstance(handler, Stderr)]:
         ours.removeHandler(handler)
@@ -72,12 +72,12 @@ def say_warnings() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command: 0 done, 1 failed with one clear line, 2 wrong usage, 130 interrupted."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller: nothing is printed, and no file gets its number
+        if getattr(sys, name) is None:  # closed by the caller: no file may get its number
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
-    say_warnings()
+    print_warnings()
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal can't show is written out, not an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -109,14 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def reason(error: Exception) -> str:
-    """What an error says; one of the system's in the order that ours have: the file, then what is wrong."""
+    """The message of an error; for one of the system, the file and then what is wrong, as in ours."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
 def _run(options: argparse.Namespace) -> int:
-    """One process, or one of several that ``torchrun`` has started for a command that can share its work."""
+    """Run as one process, or as one of several that ``torchrun`` started for a command that can share its work."""
     run: Callable[[argparse.Namespace], int] = options.run
     if "RANK" not in os.environ or not getattr(options, "shares", False):
         return run(options)
@@ -127,9 +127,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
-    """A request to end (by kill, or by torchrun when another process has died): tidy up on the way out."""
+    """Handle SIGTERM (from kill, or from torchrun when another process has died): clean up on the way out."""
     raise Terminated(128 + signal.SIGTERM)
 
 
 class Terminated(SystemExit):
-    """The process was asked to end."""
+    """The process received SIGTERM."""

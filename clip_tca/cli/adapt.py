@@ -218,7 +218,7 @@ def read_texts(options: argparse.Namespace, device: torch.device) -> ClassTexts:
 def adapter(options: argparse.Namespace, texts: ClassTexts, device: torch.device) -> Adapter:
     """A new adapter, or a saved one."""
     from clip_tca.adapters.state import load_adapter
-    from clip_tca.evaluation.method_choice import choose
+    from clip_tca.evaluation.method_spec import method_specs
 
     given = shared.method_options(options)
     if options.load_state is not None:
@@ -226,7 +226,7 @@ def adapter(options: argparse.Namespace, texts: ClassTexts, device: torch.device
             raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
         chosen: Adapter | None = load_adapter(Path(options.load_state), texts.classifier, device)
     else:
-        chosen = choose([options.method or DEFAULT], given)[0].adapter(texts.classifier)
+        chosen = method_specs([options.method or DEFAULT], given)[0].adapter(texts.classifier)
     if chosen is None or chosen.uses_labels:
         raise ValueError("balance: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
     return chosen

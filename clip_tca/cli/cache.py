@@ -1,4 +1,4 @@
-"""``clip-tca cache``: what the embedding store holds, where it is, and how to empty it."""
+"""``clip-tca cache``: list, locate or clear the embedding store."""
 
 from __future__ import annotations
 

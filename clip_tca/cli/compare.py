@@ -1,4 +1,4 @@
-"""``clip-tca compare``: one table of several records."""
+"""``clip-tca compare``: several records in one table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     command = commands.add_parser(
         "compare",
-        help="one table of several JSON records",
+        help="several JSON records in one table",
         description="Put the records that clip-tca eval --output FILE.json wrote into one table for each data set.",
     )
     command.add_argument("record", nargs="+", help="JSON file")
@@ -28,10 +28,10 @@ def run(options: argparse.Namespace) -> int:
     shared.check_output(options.output)
     records = read_all(options.record)
 
-    def text(form: str) -> str:
-        if form == "json":
+    def text(output_format: str) -> str:
+        if output_format == "json":
             return as_json({"records": list(records.values())})
-        return render_tables(comparison(records), form)
+        return render_tables(comparison(records), output_format)
 
     shared.deliver(options, text)
     return 0

@@ -1,4 +1,4 @@
-"""``clip-tca data``: which data sets are known, whether a copy is complete, and what the demo looks like."""
+"""``clip-tca data``: list the data sets, check a copy against the published counts, show the demo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     command = commands.add_parser("data", help="data sets: list, check, show")
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="the data sets known by name").set_defaults(run=known)
+    actions.add_parser("list", help="the data sets that have a name").set_defaults(run=list_datasets)
     check = actions.add_parser("check", help="compare a copy with the published counts")
     shared.add_data(check)
     check.set_defaults(run=compare)
@@ -23,14 +23,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     show.set_defaults(run=sheet)
 
 
-def known(_options: argparse.Namespace) -> int:
+def list_datasets(_options: argparse.Namespace) -> int:
     """Name, counts, domains and hub id of each benchmark."""
     for benchmark in BENCHMARKS.values():
         mirror = benchmark.hub_id + ("" if benchmark.verified else " (community copy, counts are checked)")
         total, classes = sum(benchmark.images.values()), len(benchmark.classes)
         print(f"{benchmark.name:12}{total:6d} images  {classes:3d} classes  hub: {mirror}")
         print(" " * 12 + ", ".join(f"{name} {count}" for name, count in benchmark.images.items()))
-    print("folder      your own: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID")
+    print("folder      your own images: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID")
     print("demo        drawn by this package, with a small model of its own; needs no download")
     print("synthetic   made-up embeddings; needs neither pictures nor a model")
     return 0
@@ -44,12 +44,13 @@ def compare(options: argparse.Namespace) -> int:
     counts = data.counts()
     width = max(map(len, [*data.classes, "class"]))
     for domain in dict.fromkeys([*data.expected, *data.domains]):
-        found, published = sum(counts.get(domain, [])), data.expected.get(domain)
-        print(f"{domain}: {found} images" + ("" if published is None else f", {published} published"))
-        wanted = data.expected_classes.get(domain, [None] * len(data.classes))
-        for name, here, there in zip(data.classes, counts.get(domain, [0] * len(data.classes)), wanted, strict=True):
-            note = "" if there is None else f" of {there}" + ("" if here == there else "  <- differs")
-            print(f"  {name:{width}} {here:5d}{note or ('  <- missing' if not here else '')}")
+        images, published = sum(counts.get(domain, [])), data.expected.get(domain)
+        print(f"{domain}: {images} images" + ("" if published is None else f", {published} published"))
+        per_class = counts.get(domain, [0] * len(data.classes))
+        expected = data.expected_classes.get(domain, [None] * len(data.classes))
+        for name, count, wanted in zip(data.classes, per_class, expected, strict=True):
+            note = "" if wanted is None else f" of {wanted}" + ("" if count == wanted else "  <- differs")
+            print(f"  {name:{width}} {count:5d}{note or ('  <- missing' if not count else '')}")
     for name in data.ignored:
         print(f"extra, not used: {name}")
     differences = data.differences()

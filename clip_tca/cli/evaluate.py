@@ -8,7 +8,7 @@ from typing import Any
 
 from clip_tca.cli import options as shared
 from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, EVERY, METHODS
-from clip_tca.results.names import PROTOCOLS, SETTINGS
+from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,16 +35,20 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("--batch-size", type=shared.positive, default=128, metavar="N", help="default: %(default)s")
     group.add_argument("--seeds", type=shared.positive, default=1, metavar="N", help="shuffles (default: %(default)s)")
     group.add_argument("--seed", type=int, help="of the synthetic set (default: 0)")
-    group.add_argument("--profile", action="store_true", help="also time plain CLIP, and say what each method costs")
+    group.add_argument("--profile", action="store_true", help="also time plain CLIP, and print what each method costs")
     group.add_argument("--forgetting", metavar="DOMAIN", help="also test this domain after adapting to each other one")
     group.add_argument(
-        "--examples", type=int, default=0, metavar="N", help="also keep up to N images of each kind that changed"
+        "--examples",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also list up to N images of each kind whose prediction changed",
     )
     group.add_argument("--micro-batch", type=shared.positive, metavar="N", help="images to back-propagate at a time")
     group.add_argument(
         "--recipe",
         metavar="FILE",
-        help="TOML file of runs, or a name of eval/recipes/; options given here go before its own",
+        help="TOML file of runs, or a name in eval/recipes/; options given here override its own",
     )
     shared.add_output(command)
     command.set_defaults(run=run, parser=command, shares=True)
@@ -69,20 +73,20 @@ def run(options: argparse.Namespace) -> int:
     if options.recipe is not None:
         lines = arguments(find(options.recipe), options.parser, options.arguments)
         runs = [options.parser.parse_args(line) for line in lines]
-        if any(one.dataset is None for one in runs):
+        if any(each.dataset is None for each in runs):
             raise ValueError(f"recipe: {options.recipe}: a run has no dataset; add it there, or give --dataset")
     elif options.dataset is None:
         options.parser.error(f"--dataset or --recipe is needed; data sets are {', '.join(shared.DATASETS)}")
-    records: list[dict[str, Any]] = []
+    records: list[EvaluationRecord] = []
     try:
-        for one in runs:
-            records.append(evaluate(one.dataset, **keywords(one)))
+        for each in runs:
+            records.append(evaluate(each.dataset, **keywords(each)))
     except BaseException:
         if records and current().first:  # of a recipe whose later run failed
-            sys.stdout.write(render(records, "table"))
+            sys.stdout.write(render(records))
         raise
     if current().first:
-        shared.deliver(options, lambda form: render(records, form))
+        shared.deliver(options, lambda output_format: render(records, output_format))
     return 0
 
 

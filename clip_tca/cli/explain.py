@@ -1,18 +1,21 @@
-"""``clip-tca explain``: in plain words, what a saved adapter or a record says, and whether to trust it."""
+"""``clip-tca explain``: a saved adapter or a record in plain words, and whether adaptation can be trusted."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     command = commands.add_parser(
         "explain",
-        help="in plain words: the shift, what was chosen, what moved, and whether to trust it",
+        help="in plain words: the shift, the pseudo-source, the effect, and whether to trust it",
         description="Explain a state that LinearTCA.save, MLPTCA.save or ConditionalTCA.save wrote, or a JSON record "
         "of clip-tca eval --output FILE.json.",
     )
@@ -29,8 +32,8 @@ def run(options: argparse.Namespace) -> int:
         raise FileNotFoundError(f"{path}: no such file; give a saved state or a record of clip-tca eval --output")
     with path.open("rb") as file:
         start = file.read(64).lstrip()
-    told, lines = _record(path, options) if start.startswith(b"{") else _state(path, options)
-    print(json.dumps(told, indent=1) if options.format == "json" else "\n".join(lines))
+    content, lines = _record(path, options) if start.startswith(b"{") else _state(path, options)
+    print(json.dumps(content, indent=1) if options.format == "json" else "\n".join(lines))
     return 0
 
 
@@ -51,25 +54,22 @@ def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], lis
         if len(names) != count:
             raise ValueError(f"class names: {options.class_names} has {len(names)}, but the state has {count} classes")
     try:
-        found = diagnose_state(saved)
+        diagnosis = diagnose_state(saved)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
-    about = {"file": str(path), "options": saved.options, "classes": names, "diagnosis": found}
-    return {**about, **judged(found, names)}, explain_state({"options": saved.options}, found, names)
+    content = {"file": str(path), "options": saved.options, "classes": names, "diagnosis": diagnosis}
+    return {**content, **judged(diagnosis, names)}, explain_state(saved.options, diagnosis, names)
 
 
 def _record(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from clip_tca.results.explanation import explain_record, judged_gains
-    from clip_tca.results.record import DAMAGED, read
+    from clip_tca.results.record import read
 
     if options.class_names is not None:
-        raise ValueError("class names: a record holds its own; --class-names is for a saved state")
-    told: list[dict[str, Any]] = []
+        raise ValueError("class names: a record has its own; --class-names is for a saved state")
+    records = read(path)
+    content = [{"dataset": record["dataset"], "domains": judged_gains(record)} for record in records]
     lines: list[str] = []
-    for record in read(path):
-        try:
-            lines += [*([""] if lines else []), *explain_record(record)]
-            told.append({"dataset": record["dataset"], "domains": judged_gains(record)})
-        except DAMAGED as error:
-            raise ValueError(f"{path}: not a whole record of clip-tca eval ({error!r}); evaluate again") from None
-    return {"file": str(path), "records": told}, lines
+    for record in records:
+        lines += [*([""] if lines else []), *explain_record(record)]
+    return {"file": str(path), "records": content}, lines

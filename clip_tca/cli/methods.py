@@ -1,4 +1,4 @@
-"""``clip-tca methods``: every method with a line, what it updates, and whether it needs back-propagation."""
+"""``clip-tca methods``: a summary of every method, what it updates, and whether it needs back-propagation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
-    command = commands.add_parser("methods", help="the methods that eval knows, with a line each")
+    command = commands.add_parser("methods", help="list the methods of eval")
     command.set_defaults(run=run)
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands share: which data, which model, which prompts."""
+"""Options that several commands share: data, model, prompts, methods, output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from clip_tca.datasets.registry import BENCHMARKS
-from clip_tca.results.names import FORMATS
+from clip_tca.results.rendering import FORMATS
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
@@ -37,7 +37,7 @@ def positive(text: str) -> int:
 
 
 def add_data(command: argparse.ArgumentParser, required: bool = True) -> None:
-    """Which pictures."""
+    """Which images."""
     group = command.add_argument_group("data")
     group.add_argument("--dataset", required=required, type=dataset, help=f"{', '.join(DATASETS)} or FILE.safetensors")
     group.add_argument("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: the hub")
@@ -49,7 +49,7 @@ def add_data(command: argparse.ArgumentParser, required: bool = True) -> None:
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
-    """Which encoder, and how to run it."""
+    """Which encoder, on which device, in which precision."""
     group = command.add_argument_group("model")
     group.add_argument(
         "--model", help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR or demo (default: ViT-B-16-quickgelu)"
@@ -58,7 +58,9 @@ def add_model(command: argparse.ArgumentParser) -> None:
     add_trust(group)
     group.add_argument("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     group.add_argument("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
-    group.add_argument("--skip-bad", action="store_true", default=None, help="go on without images that can't be read")
+    group.add_argument(
+        "--skip-bad", action="store_true", default=None, help="continue without images that can't be read"
+    )
     group.add_argument("--no-cache", action="store_true", help="neither read nor write the embedding store")
     group.add_argument(
         "--workers", type=int, metavar="N", help="processes that decode images (default: cores, at most 8)"
@@ -67,7 +69,7 @@ def add_model(command: argparse.ArgumentParser) -> None:
 
 
 def add_trust(group: argparse._ArgumentGroup) -> None:
-    """Whether weights may be a program."""
+    """Whether weights may be a pickle, which can run code."""
     group.add_argument("--trust-pickle", action="store_true", help="load a legacy checkpoint, which can run any code")
 
 
@@ -108,21 +110,21 @@ def parse_value(text: str) -> Any:
 
 
 def method_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given of the options of methods, as values."""
+    """The options of methods that were given, as values."""
     given = {name: getattr(options, name, None) for name in ("k", "balance", "solver", "micro_batch")}
-    chosen = {name: value for name, value in given.items() if value is not None} | dict(options.set or [])
-    return {name: parse_value(str(value)) for name, value in chosen.items()}
+    values = {name: value for name, value in given.items() if value is not None} | dict(options.set or [])
+    return {name: parse_value(str(value)) for name, value in values.items()}
 
 
 def add_output(command: argparse.ArgumentParser) -> None:
-    """Where the result goes."""
+    """Format and file of the result."""
     group = command.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, help="default: table; with --output, by the file's suffix")
-    group.add_argument("--output", "-o", metavar="FILE", help="write there as well; whole or not at all")
+    group.add_argument("--output", "-o", metavar="FILE", help="also write to this file; whole or not at all")
 
 
 def inputs(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given of data, model and prompts, for :class:`clip_tca.evaluation.inputs.Inputs`."""
+    """The options of data, model and prompts that were given, for :class:`clip_tca.evaluation.inputs.Inputs`."""
     return _given(options, *_DATA, *_MODEL, *_PROMPTS) | {"cache": not options.no_cache, "progress": True}
 
 
@@ -136,7 +138,7 @@ def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def check_output(output: str | Path | None, option: str = "output") -> None:
-    """Fail before the work, not after it, if the result could not be written to this file, where one is named."""
+    """Raise ValueError, before any work, if a result could not be written to ``output``."""
     if output is None:
         return
     path = Path(output).absolute()
@@ -152,7 +154,7 @@ def check_output(output: str | Path | None, option: str = "output") -> None:
 
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
-    """Print the result in the format asked for; with ``--output`` write that to the file, and print the table."""
+    """Print the result in the requested format; with ``--output`` write that to the file, and print the table."""
     from clip_tca.core.files import write_text
 
     if options.output is None:

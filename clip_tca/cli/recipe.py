@@ -1,4 +1,4 @@
-"""Recipes: TOML files that say how a table is made, in the words of the command line.
+"""Recipes: TOML files that list the runs of a table, with the options of the command line.
 
 [all]                       # options of every run
 model = "ViT-B-16-quickgelu"
@@ -26,24 +26,24 @@ _OWN = ("recipe", "output", "format", "help")
 
 
 def find(name: str) -> Path:
-    """A recipe by its path, or one of ours by its name (``clip``)."""
+    """A recipe by its path, or one in eval/recipes/ by its name (``clip``)."""
     if Path(name).is_file():
         return Path(name)
     try:
         return resource(f"eval/recipes/{name}.toml")
     except FileNotFoundError:
-        raise FileNotFoundError(f"recipe: {name}: no such file, and none of eval/recipes/ has that name") from None
+        raise FileNotFoundError(f"recipe: {name}: no such file, and no recipe of that name in eval/recipes/") from None
 
 
 def arguments(path: Path, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[list[str]]:
-    """The command line of each run: what the recipe says, then what was given, which wins.
+    """The command line of each run: the options of the recipe, overridden by those given.
 
     Args:
         path: The recipe.
         parser: Of ``clip-tca eval``.
         given: Arguments after ``eval``.
     """
-    known = {option for action in parser._actions for option in action.option_strings}
+    allowed = {option for action in parser._actions for option in action.option_strings}
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -66,7 +66,7 @@ def arguments(path: Path, parser: argparse.ArgumentParser, given: Sequence[str])
         line: list[str] = []
         for name, value in {**common, **run}.items():
             option = f"--{name.replace('_', '-')}"
-            if option not in known or name in _OWN:
+            if option not in allowed or name in _OWN:
                 raise ValueError(f"{path}: {name!r} is not an option of clip-tca eval")
             if option not in overridden:
                 line += _words(option, value)

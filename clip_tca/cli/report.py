@@ -1,4 +1,4 @@
-"""``clip-tca report``: one HTML page of records."""
+"""``clip-tca report``: records as one HTML page."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
     command = commands.add_parser(
         "report",
-        help="one HTML page of JSON records",
-        description="Put what clip-tca eval --output FILE.json and clip-tca study --output PREFIX wrote into one HTML "
-        "page that needs nothing else: tables, gains, classes, confusion, examples (eval --examples N), figures.",
+        help="JSON records as one HTML page",
+        description="Put the records that clip-tca eval --output FILE.json and clip-tca study --output PREFIX wrote "
+        "into one self-contained HTML page: tables, gains, classes, confusion, examples (eval --examples N), figures.",
     )
-    command.add_argument("results", nargs="+", metavar="RESULTS", help="JSON file; a study's figure lies beside it")
+    command.add_argument(
+        "results", nargs="+", metavar="RESULTS", help="JSON file; a study's figure is read from beside it"
+    )
     command.add_argument("--output", "-o", metavar="FILE", required=True, help="HTML file; whole or not at all")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read, put together, write."""
+    """Read the records, write the page."""
     from clip_tca.core.files import write_text
     from clip_tca.report.page import page
     from clip_tca.report.sources import read

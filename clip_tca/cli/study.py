@@ -14,7 +14,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "study",
         help="the paper's figures and analyses, on any data set",
-        description="Measure one study and print what was found; with --output also its record and its figure. "
+        description="Measure one study and print its finding; with --output also write its record and its figure. "
         "Without a name: list the studies.",
     )
     command.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
@@ -38,7 +38,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure, print the finding, write the files."""
     if options.name is None:
-        return listed()
+        return list_studies()
     from clip_tca.studies.registry import study_class
     from clip_tca.studies.study_run import check_matplotlib, output_files, run_study, save_study
 
@@ -70,7 +70,7 @@ def values(text: str) -> Any:
     return parts if "," in text else parts[0]
 
 
-def listed() -> int:
+def list_studies() -> int:
     """Every study with the question it answers and where it is in the paper."""
     from clip_tca.studies.registry import study_class
 

@@ -1,1 +1,1 @@
-"""Evaluation: protocols, methods by name, the runner, its record, and the published numbers beside it."""
+"""An evaluation run: inputs, settings and protocols, methods with options, runs of base methods, cost, the runner."""

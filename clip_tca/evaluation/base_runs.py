@@ -1,4 +1,4 @@
-"""Base methods on a domain: their (embedding, logits) pairs, batch after batch, once for each order of images."""
+"""Runs of base methods on a domain: embeddings and logits, batch after batch, once for each order of images."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.memory import PeakMemory
 from clip_tca.methods.base import Method, Task, TextPrompts
 from clip_tca.methods.registry import base_method
-from clip_tca.results.names import PLAIN
+from clip_tca.results.schema import PLAIN_CLIP
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """What a base method gave for a domain, in the order in which it saw the images.
+class BaseOutput:
+    """The output of a base method on a domain, in the order in which it saw the images.
 
     Attributes:
         z: Embeddings ``(n, d)``.
         logits: ``(n, classes)``.
-        seconds: That it took.
-        memory: Bytes it needed at most beyond what was there before.
+        seconds: Run time.
+        memory: Peak in bytes beyond what was allocated before; None if not known.
         embeds: Whether it embedded the images itself.
     """
 
@@ -43,9 +43,9 @@ class Pairs:
 
 
 class Plain(Method):
-    """The model as it is, seen as a base method: what the others are measured against."""
+    """The model without adaptation as a base method: the reference of time and memory."""
 
-    name, summary, updates, backpropagation, sees = PLAIN, "nothing adapts", "nothing", False, "images"
+    name, summary, updates, backpropagation, sees = PLAIN_CLIP, "nothing adapts", "nothing", False, "images"
 
     def __init__(self, task: Task, encode: Callable[[Tensor], Tensor]) -> None:
         """Take the classifier, and the encoder as the evaluation runs it."""
@@ -64,7 +64,7 @@ class Plain(Method):
         """Nothing to forget."""
 
 
-class Bases:
+class BaseRuns:
     """Runs base methods on the data of an evaluation."""
 
     def __init__(
@@ -76,41 +76,42 @@ class Bases:
         progress: bool,
         episodic: bool = False,
     ) -> None:
-        """``batch`` is the number of images that a method sees at a time; ``episodic`` runs forget them at once."""
+        """``batch`` images are shown to a method at a time; ``episodic`` runs reset it before each batch."""
         self.embedded, self.device, self.batch = embedded, device, batch
         self.workers, self.progress, self.episodic = workers, progress, episodic
 
-    def run(self, name: str, options: dict[str, Any], domain: str, order: Tensor) -> Pairs:
-        """Forget everything, then show the images ``order`` of a domain, batch after batch."""
+    def run(self, name: str, options: dict[str, Any], domain: str, order: Tensor) -> BaseOutput:
+        """Run a new method on the images ``order`` of a domain, batch after batch."""
         method = self.make(name, options)
         with PeakMemory(self.device) as memory:
             began = time.perf_counter()
-            z, logits = self._shown(method, _alone(method) if self.episodic else method, domain, order)
+            z, logits = self._outputs(method, _reset_first(method) if self.episodic else method, domain, order)
             seconds = time.perf_counter() - began
         method.reset()
-        return Pairs(z, logits, seconds, memory.peak, method.sees == "images")
+        return BaseOutput(z, logits, seconds, memory.peak, method.sees == "images")
 
     def carry(
         self, name: str, options: dict[str, Any], first: tuple[str, Tensor], then: tuple[str, Tensor]
-    ) -> tuple[Pairs, Pairs]:
-        """Adapt to the images of one domain in the continual form, then predict another as the state is."""
-        carried = {"continual": True} if "continual" in signature(base_method(name)).parameters else {}
-        method = self.make(name, {**options, **carried})
-        before = Pairs(*self._shown(method, method, *first), 0.0, None, True)
-        after = Pairs(*self._shown(method, method.predict, *then), 0.0, None, True)
+    ) -> tuple[BaseOutput, BaseOutput]:
+        """Adapt to the images of one domain in the continual form, then predict another with that state."""
+        continual = {"continual": True} if "continual" in signature(base_method(name)).parameters else {}
+        method = self.make(name, {**options, **continual})
+        before = BaseOutput(*self._outputs(method, method, *first), 0.0, None, True)
+        after = BaseOutput(*self._outputs(method, method.predict, *then), 0.0, None, True)
         method.reset()
         return before, after
 
-    def _shown(
-        self, method: Method, work: Callable[[Tensor], tuple[Tensor, Tensor]], domain: str, order: Tensor
+    def _outputs(
+        self, method: Method, step: Callable[[Tensor], tuple[Tensor, Tensor]], domain: str, order: Tensor
     ) -> tuple[Tensor, Tensor]:
-        found = [work(batch) for batch in self._batches(method, domain, order)]
-        z, logits = (torch.cat(part) for part in zip(*found, strict=True))
+        """Embeddings and logits of ``step`` on each batch."""
+        batches = [step(batch) for batch in self._batches(method, domain, order)]
+        z, logits = (torch.cat(part) for part in zip(*batches, strict=True))
         return z, logits
 
     def make(self, name: str, options: dict[str, Any]) -> Method:
         """A method by its name, for the prompts (and the model, if it sees images) of this evaluation."""
-        kind = Plain if name == PLAIN else base_method(name)
+        kind = Plain if name == PLAIN_CLIP else base_method(name)
         embedded, encoder = self.embedded, self.embedded.encoder
         model: Any = None
         tokenizer: Any = None
@@ -140,26 +141,26 @@ class Bases:
             raise ValueError(f"method: {method.name!r} works on images, and this data set has embeddings only")
         batches = [part.tolist() for part in order.split(self.batch)]
         prepare = partial(method.prepare, transform=encoder.transform)
-        shown = tqdm(
+        progress = tqdm(
             total=len(order),
             desc=f"{method.name} {domain}",
             unit="image",
             disable=None if self.progress else True,
             leave=False,
         )
-        with shown as bar:
+        with progress as bar:
             for images, reasons in loader(pictures.domains[domain], prepare, batches, self.workers, self.device):
                 if reasons:
-                    raise ValueError(f"{domain}: images can't be read any more: {'; '.join(reasons.values())}")
+                    raise ValueError(f"{domain}: images can no longer be read: {'; '.join(reasons.values())}")
                 yield images.to(self.device)
                 bar.update(len(images))
 
 
-def _alone(method: Method) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+def _reset_first(method: Method) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
     """``method`` on a batch as if it were the first."""
 
-    def work(batch: Tensor) -> tuple[Tensor, Tensor]:
+    def step(batch: Tensor) -> tuple[Tensor, Tensor]:
         method.reset()
         return method(batch)
 
-    return work
+    return step

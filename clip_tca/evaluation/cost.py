@@ -1,13 +1,13 @@
-"""What methods cost: seconds of the adapter and of the base method, memory, images."""
+"""What methods cost: seconds of the adapter and of the base method, memory, number of images."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import cast
 
-from clip_tca.evaluation.base_runs import Bases, Pairs
+from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.protocols import Clock, order
-from clip_tca.results.names import PLAIN
+from clip_tca.results.schema import PLAIN_CLIP, MethodCost, Protocol
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Cost:
         adapting_seconds: Of the adapter (in the online setting solving is part of predicting).
         predicting_seconds: Of the adapter.
         base_seconds: Of the base method, decoding and encoding included.
-        base_memory_bytes: That the base method needed at most beyond what was there; None if that is not known.
+        base_memory_bytes: Peak of the base method beyond what was allocated before it; None if not known.
         images: Images seen.
         embeds: Whether the base method embeds the images itself.
     """
@@ -31,7 +31,7 @@ class Cost:
     embeds: bool = False
 
     @classmethod
-    def of(cls, clock: Clock, base: Pairs | None, images: int) -> Cost:
+    def of(cls, clock: Clock, base: BaseOutput | None, images: int) -> Cost:
         """Of one domain and seed."""
         if base is None:
             return cls(clock.adapting, clock.predicting, images=images)
@@ -39,21 +39,25 @@ class Cost:
 
     def __add__(self, other: Cost) -> Cost:
         """Of both together."""
-        memory = [bytes_ for bytes_ in (self.base_memory_bytes, other.base_memory_bytes) if bytes_ is not None]
+        peaks = [peak for peak in (self.base_memory_bytes, other.base_memory_bytes) if peak is not None]
         return Cost(
             self.adapting_seconds + other.adapting_seconds,
             self.predicting_seconds + other.predicting_seconds,
             self.base_seconds + other.base_seconds,
-            max(memory, default=None),
+            max(peaks, default=None),
             self.images + other.images,
             self.embeds or other.embeds,
         )
 
+    def as_record(self) -> MethodCost:
+        """For the record."""
+        return cast("MethodCost", asdict(self))
 
-def plain_cost(bases: Bases, protocol: str) -> dict[str, Any]:
-    """The cost of the model as it is, on the same images in the same batches."""
-    spent = Cost()
-    for domain, (_, truth) in bases.embedded.data.domains.items():
-        seen = order(len(truth), protocol, bases.batch, 0)
-        spent += Cost.of(Clock(), bases.run(PLAIN, {}, domain, seen), len(seen))
-    return asdict(spent)
+
+def plain_cost(runs: BaseRuns, protocol: Protocol) -> Cost:
+    """The cost of the model without adaptation, on the same images in the same batches."""
+    total = Cost()
+    for domain, (_, labels) in runs.embedded.data.domains.items():
+        seen = order(len(labels), protocol, runs.batch, 0)
+        total += Cost.of(Clock(), runs.run(PLAIN_CLIP, {}, domain, seen), len(seen))
+    return total

@@ -1,9 +1,9 @@
 """Images whose prediction a method changed, for a reader to look at.
 
 Three kinds, treated alike: ``fixed`` (wrong before, right now), ``broken`` (right before, wrong now) and
-``still_wrong`` (wrong before, another wrong class now); *before* is zero-shot. All of each kind are counted; those kept
-are spread evenly over the data set's own order, so that nobody picks them and every run keeps the same. True labels
-are for this sorting only.
+``still_wrong`` (wrong before, another wrong class now); *before* is zero-shot. All of each kind are counted; those
+listed are evenly spaced in the order of the data set, so that nobody picks them and every run lists the same. True
+labels are used for this sorting only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import io
 import logging
-from typing import Any
+from typing import get_args
 
 from PIL import Image
 from torch import Tensor
@@ -21,10 +21,12 @@ from clip_tca.datasets.image_set import Domain
 from clip_tca.datasets.pictures import decode
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.protocols import order
+from clip_tca.methods.registry import ZERO_SHOT
+from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind, Examples, Protocol, Thumbnail
 
 log = logging.getLogger(__name__)
 
-KINDS = ("fixed", "broken", "still_wrong")
+KINDS: tuple[ExampleKind, ...] = get_args(ExampleKind)
 
 SIDE = 96
 """Longest side of a thumbnail, in pixels."""
@@ -34,55 +36,58 @@ def changed(
     predictions: dict[tuple[str, str, int], Tensor],
     classifier: LinearClassifier,
     embedded: Embedded,
-    how: tuple[str, int],
+    how: tuple[Protocol, int],
     limit: int,
-) -> dict[str, Any]:
+) -> Examples:
     """The record's ``examples``: counts and up to ``limit`` images of each kind, by method and domain, of seed 0.
 
     Args:
         predictions: Predicted classes ``(n,)`` by method, domain and seed, in the order in which images were seen.
-        classifier: Zero-shot, which was there before.
+        classifier: Zero-shot, for the predictions before adaptation.
         embedded: The data set, with its pictures if there are some.
         how: Protocol and batch size: they decide that order.
-        limit: Images of each kind to keep.
+        limit: Images of each kind to list.
     """
-    groups = []
+    groups: list[ExampleGroup] = []
+    classes = embedded.about["data"]["classes"]
     for (method, domain, seed), after in predictions.items():
-        if seed or method == "zero-shot":
+        if seed or method == ZERO_SHOT:
             continue
-        z, truth = embedded.data.domains[domain]
-        seen = order(len(truth), *how, seed)
+        z, labels = embedded.data.domains[domain]
         before = classifier.predict(z.to(classifier.device)).cpu()
         now = before.clone()
-        now[seen] = after  # an image that was not seen has not changed
+        now[order(len(labels), *how, seed)] = after  # an image that was not seen has not changed
         pictures = embedded.pictures.domains[domain] if embedded.pictures else None
-        found = {kind: where.nonzero()[:, 0].tolist() for kind, where in kinds(truth, before, now).items()}
-        classes = embedded.about["data"]["classes"]
+        indices = {kind: mask.nonzero()[:, 0].tolist() for kind, mask in kinds(labels, before, now).items()}
+        images: dict[ExampleKind, list[ExampleImage]] = {
+            kind: [
+                {
+                    "position": i,
+                    **_picture(pictures, i, domain),
+                    "true": classes[labels[i]],
+                    "before": classes[before[i]],
+                    "after": classes[now[i]],
+                }
+                for i in spread(indices[kind], limit)
+            ]
+            for kind in KINDS
+        }
         groups.append(
             {
                 "method": method,
                 "domain": domain,
-                "counts": {kind: len(positions) for kind, positions in found.items()},
-                **{
-                    kind: [
-                        {
-                            **_image(pictures, position, domain),
-                            "true": classes[truth[position]],
-                            "before": classes[before[position]],
-                            "after": classes[now[position]],
-                        }
-                        for position in spread(positions, limit)
-                    ]
-                    for kind, positions in found.items()
-                },
+                "counts": {kind: len(indices[kind]) for kind in KINDS},
+                "fixed": images["fixed"],
+                "broken": images["broken"],
+                "still_wrong": images["still_wrong"],
             }
         )
-    return {"limit": limit, "seed": 0, "before": "zero-shot", "groups": groups}
+    return {"limit": limit, "seed": 0, "before": ZERO_SHOT, "groups": groups}
 
 
-def kinds(truth: Tensor, before: Tensor, after: Tensor) -> dict[str, Tensor]:
-    """Which images ``(n,)`` are of each kind; those whose prediction stayed are of none."""
-    was, now = before == truth, after == truth
+def kinds(labels: Tensor, before: Tensor, after: Tensor) -> dict[ExampleKind, Tensor]:
+    """Masks ``(n,)`` of the images of each kind; an image whose prediction stayed is of none."""
+    was, now = before == labels, after == labels
     return dict(zip(KINDS, (~was & now, was & ~now, ~was & ~now & (before != after)), strict=True))
 
 
@@ -92,17 +97,17 @@ def spread(positions: list[int], limit: int) -> list[int]:
     return [positions[(2 * i + 1) * len(positions) // (2 * count)] for i in range(count)]
 
 
-def _image(pictures: Domain | None, position: int, domain: str) -> dict[str, Any]:
-    """What identifies an image: its position, from 0, in its domain; and, if there is a picture, name and thumbnail."""
+def _picture(pictures: Domain | None, index: int, domain: str) -> Thumbnail:
+    """Name and thumbnail, if there is a picture."""
     if pictures is None:
-        return {"position": position}
-    name = pictures.names[position]
+        return {}
+    name = pictures.names[index]
     try:
-        small = thumbnail(decode(pictures.picture(position)))
-    except (OSError, ValueError) as error:  # its embedding came from the store: the run does not need it any more
+        small = thumbnail(decode(pictures.picture(index)))
+    except (OSError, ValueError) as error:  # its embedding came from the store: the run no longer needs the picture
         log.warning("no thumbnail of %s/%s: %s", domain, name, error)
         small = None
-    return {"position": position, "name": name, "thumbnail": small}
+    return {"name": name, "thumbnail": small}
 
 
 def thumbnail(picture: Image.Image) -> str:

@@ -1,4 +1,4 @@
-"""What goes into an evaluation: pictures, model and prompts, turned into embeddings, with a note of their origin."""
+"""The inputs of an evaluation: pictures, model and prompts, as embeddings, and what the record says of them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.embedder import BATCH, Embedder
 from clip_tca.encoding.open_clip import MODEL, PRETRAINED, OpenClipEncoder
 from clip_tca.encoding.store import Store, checksum
+from clip_tca.results.schema import DataInfo, InputRecord, ModelInfo, PromptInfo
+from clip_tca.results.validation import validate
 
 
 @dataclass
@@ -30,13 +32,13 @@ class Embedded:
     Attributes:
         data: Embeddings, labels and texts.
         about: For the record: data, model, prompts and cost.
-        pictures: The pictures, if there are any, without those that were left out. So are the next two.
-        encoder: f.
+        pictures: The pictures without those that were left out; None for stored embeddings, as are the next two.
+        encoder: The image encoder f.
         prompts: Templates and class names.
     """
 
     data: EmbeddingSet
-    about: dict[str, Any]
+    about: InputRecord
     pictures: ImageSet | None = None
     encoder: Encoder | None = None
     prompts: Prompts | None = None
@@ -52,22 +54,22 @@ class Inputs:
         data_dir: Folder of the images; None takes the hub.
         hub_id: Data set on the hub, or a local copy in its formats.
         revision: Commit or tag on the hub.
-        image_column: Column of a hub data set; None looks for the usual name. So do the next two.
+        image_column: Column of a hub data set; None looks for the usual name, as do the next two.
         label_column: Column of the labels.
         domain_column: Column of the domains.
         domains: Domains to take; empty takes all.
         model: open_clip model; None is ``ViT-B-16-quickgelu``, or the bundled model for the demo.
         pretrained: Tag or file of its weights.
-        trust_pickle: Load a legacy checkpoint that is a pickle of any objects, which can run any code.
+        trust_pickle: Load a legacy checkpoint that is a pickle, which can run any code.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
         prompts: ``single``, ``watt`` or a file of templates.
         class_names: ``clean``, ``raw`` or a class-name file.
-        skip_bad: Go on without images that can't be read.
-        cache: Keep embeddings in the store, and take them from it.
-        workers: Processes that decode; None is the number of cores, at most 8.
+        skip_bad: Continue without images that can't be read.
+        cache: Read and write the embedding store.
+        workers: Processes that decode images; None is the number of cores, at most 8.
         encode_batch_size: Images encoded together.
-        progress: Show bars on stderr, if that is a terminal.
+        progress: Show progress bars on stderr, if that is a terminal.
         seed: Of the synthetic set.
     """
 
@@ -94,45 +96,50 @@ class Inputs:
     seed: int = 0
 
     def embed(self) -> Embedded:
-        """Everything as embeddings."""
+        """Embed the data set and the prompts, or read the stored embeddings."""
         check_whole("workers", self.workers, 0, also=None)
         check_whole("encode_batch_size", self.encode_batch_size)
         stored = self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
-        model = self.model or self.pretrained != PRETRAINED or self.precision != "auto"
-        if stored and (model or self.data_dir or self.hub_id):
+        names_model = self.model or self.pretrained != PRETRAINED or self.precision != "auto"
+        if stored and (names_model or self.data_dir or self.hub_id):
             raise ValueError(
                 f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder and hub don't apply"
             )
         if self.dataset == "synthetic":
-            return self._ready(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
+            return self._stored(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
         if self.dataset.endswith(".safetensors"):
-            name = Path(self.dataset).stem
-            return self._ready(
-                load_embeddings(self.dataset, f"text.{Path(self.prompts).name}"),
-                name,
-                {"kind": "embeddings", "path": self.dataset},
-            )
-        return self._pictures()
+            data = load_embeddings(self.dataset, f"text.{Path(self.prompts).name}")
+            return self._stored(data, Path(self.dataset).stem, {"kind": "embeddings", "path": self.dataset})
+        return self._encoded()
 
-    def _ready(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> Embedded:
+    def _stored(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> Embedded:
         chosen = [domain_named(domain, list(data.domains)) for domain in self.domains]
         data.domains = {domain: data.domains[domain] for domain in chosen or data.domains}
-        classes = data.classes or [str(label) for label in range(data.text.shape[-2])]
-        domains = {domain: {"images": len(y)} for domain, (_, y) in data.domains.items()}
-        about = {
+        model, prompts = data.about.get("model") or None, data.about.get("prompts") or None
+        try:
+            validate(model, ModelInfo | None, "model")
+            validate(prompts, PromptInfo | None, "prompts")
+        except ValueError as error:
+            raise ValueError(f"{self.dataset}: its metadata is damaged ({error}); write it again") from None
+        info: DataInfo = {
             "origin": origin,
-            "classes": classes,
-            "domains": domains,
+            "classes": data.classes or [str(label) for label in range(data.text.shape[-2])],
+            "domains": {domain: {"images": len(labels)} for domain, (_, labels) in data.domains.items()},
             "differences": [],
             "ignored": [],
             "left_out": 0,
         }
-        cost = {"encoding_seconds": 0.0, "encoded_images": 0}
-        kept = {key: data.about.get(key) for key in ("model", "prompts")}
-        return Embedded(data, {"dataset": name, "data": about, **kept, "cost": cost})
+        about: InputRecord = {
+            "dataset": name,
+            "data": info,
+            "model": model,
+            "prompts": prompts,
+            "cost": {"encoding_seconds": 0.0, "encoded_images": 0},
+        }
+        return Embedded(data, about)
 
-    def _pictures(self) -> Embedded:
-        load_prompts(self.prompts, ())  # what is wrong and cheap to see comes before what is dear
+    def _encoded(self) -> Embedded:
+        load_prompts(self.prompts, ())  # cheap checks come before expensive work
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
         encoder = OpenClipEncoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
@@ -152,43 +159,46 @@ class Inputs:
         seconds = time.perf_counter() - began
         labels = {name: torch.tensor(domain.labels) for name, domain in data.domains.items()}
         embedded = EmbeddingSet(text, encoder.scale, {name: (z[name], labels[name]) for name in z}, names)
-        about = {
+        identity = encoder.identity
+        model_info: ModelInfo = {
+            "model": identity.model,
+            "pretrained": identity.pretrained,
+            "weights": identity.weights,
+            "precision": encoder.precision,
+            "device": encoder.device.type,
+            "preprocessing": identity.preprocessing,
+            "scale": encoder.scale,
+        }
+        prompt_info: PromptInfo = {
+            "name": prompts.name,
+            "templates": list(prompts.templates),
+            "class_names": self.class_names if self.class_names in ("raw", "clean") else Path(self.class_names).name,
+            "classes": names,
+            "texts_sha256": prompts.fingerprint(),
+            "embeddings_sha256": checksum(text),
+        }
+        about: InputRecord = {
             "dataset": data.name if data.expected or self.dataset == "demo" else "folder",
-            "data": {**_about(data), "left_out": embedder.left_out},
-            "model": {
-                **{name: getattr(encoder.identity, name) for name in ("model", "pretrained", "weights")},
-                "precision": encoder.precision,
-                "device": encoder.device.type,
-                "preprocessing": encoder.identity.preprocessing,
-                "scale": encoder.scale,
-            },
-            "prompts": {
-                "name": prompts.name,
-                "templates": list(prompts.templates),
-                "class_names": self.class_names
-                if self.class_names in ("raw", "clean")
-                else Path(self.class_names).name,
-                "classes": names,
-                "texts_sha256": prompts.fingerprint(),
-                "embeddings_sha256": checksum(text),
-            },
+            "data": _data_info(data, embedder.left_out),
+            "model": model_info,
+            "prompts": prompt_info,
             "cost": {"encoding_seconds": seconds, "encoded_images": embedder.encoded},
         }
-        embedded.about = {"model": about["model"], "prompts": about["prompts"]}
+        embedded.about = {"model": model_info, "prompts": prompt_info}
         return Embedded(embedded, about, data, encoder, prompts)
 
 
-def _about(data: ImageSet) -> dict[str, Any]:
+def _data_info(data: ImageSet, left_out: int) -> DataInfo:
     counts = data.counts()
-    domains = {
-        name: {"images": len(domain), "per_class": counts[name], "files_sha256": domain.fingerprint()}
-        for name, domain in data.domains.items()
-    }
     return {
         "name": data.name,
         "origin": data.origin,
         "classes": data.classes,
-        "domains": domains,
+        "domains": {
+            name: {"images": len(domain), "per_class": counts[name], "files_sha256": domain.fingerprint()}
+            for name, domain in data.domains.items()
+        },
         "differences": data.differences(),
         "ignored": data.ignored,
+        "left_out": left_out,
     }

@@ -1,7 +1,7 @@
 """Which images are seen, what accuracy is divided by, and what a method may have seen when it predicts.
 
 Protocols: ``full`` counts every image. ``watt`` shuffles, never sees the last incomplete batch and still divides by all
-images (so 100 % is out of reach). ``kept`` drops it too, and divides by what was kept.
+images (so 100 % is out of reach). ``kept`` drops that batch too, and divides by the images seen.
 
 Settings: ``transductive`` fits once on the whole domain. ``online`` shows batch after batch; each is predicted when the
 statistics have seen it and those before it, never later ones. ``episodic`` adapts to each batch alone and forgets it.
@@ -12,27 +12,27 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.diagnosis import diagnose
+from clip_tca.adapters.base import Adapter
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import unit
-from clip_tca.evaluation.method_choice import Choice
+from clip_tca.evaluation.method_spec import MethodSpec
+from clip_tca.results.schema import Protocol, Setting
 
 EXACT = 32
 """From this batch size on, an online map is solved for every batch, unless ``refresh`` is given."""
 
 
-def order(images: int, protocol: str, batch: int, seed: int) -> Tensor:
-    """The images seen, shuffled."""
+def order(images: int, protocol: Protocol, batch: int, seed: int) -> Tensor:
+    """Indices of the images seen, shuffled."""
     shuffled = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
     return shuffled if protocol == "full" else shuffled[: images // batch * batch]
 
 
-def divisor(images: int, seen: int, protocol: str) -> int:
+def divisor(images: int, seen: int, protocol: Protocol) -> int:
     """What the number of correct predictions is divided by."""
     return seen if protocol == "kept" else images
 
@@ -46,11 +46,11 @@ class Clock:
     _start: float = field(default_factory=time.perf_counter)
 
     def adapted(self) -> None:
-        """What was done since the last call was adapting."""
+        """Count the time since the last call as adapting."""
         self.adapting += self._lap()
 
     def predicted(self) -> None:
-        """What was done since the last call was predicting."""
+        """Count the time since the last call as predicting."""
         self.predicting += self._lap()
 
     def _lap(self) -> float:
@@ -59,7 +59,22 @@ class Clock:
         return lap
 
 
-def for_setting(method: Choice, setting: str, batch: int) -> Choice:
+@dataclass(frozen=True)
+class Prediction:
+    """What a method predicted for a domain.
+
+    Attributes:
+        classes: Classes ``(n,)``, in the order in which the images are seen.
+        clock: Time it took.
+        adapter: The adapter, if one was fitted to all images at once.
+    """
+
+    classes: Tensor
+    clock: Clock
+    adapter: Adapter | None = None
+
+
+def for_setting(method: MethodSpec, setting: Setting, batch: int) -> MethodSpec:
     """``method`` with what the setting changes: large online batches have their own map each."""
     if setting == "online" and batch >= EXACT and "refresh" not in method.options:
         return replace(method, options={**method.options, "refresh": 1})
@@ -67,46 +82,41 @@ def for_setting(method: Choice, setting: str, batch: int) -> Choice:
 
 
 def predict(
-    method: Choice,
+    method: MethodSpec,
     classifier: LinearClassifier,
     z: Tensor,
     labels: Tensor,
-    setting: str,
+    setting: Setting,
     batch: int,
     logits: Tensor | None = None,
-    notes: dict[str, Any] | None = None,
-) -> tuple[Tensor, Clock]:
-    """Predicted classes ``(n,)`` of embeddings in the order in which they are seen.
+) -> Prediction:
+    """Predict embeddings in the order in which they are seen.
 
     ``labels`` go to a method only if it is an oracle and says so. ``logits`` ``(n, classes)`` are those of the base
-    method that gave ``z``, if there is one: TCA on top judges certainty by them and corrects them by as much as the
+    method that gave ``z``, if there is one: TCA on top takes certainty from them and corrects them by as much as the
     classifier's scores change when it moves the embeddings. (Where the base method's logits are the classifier's scores
-    of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.) A transductive adapter puts
-    its ``diagnosis`` (:mod:`clip_tca.adapters.diagnosis`) into ``notes``.
+    of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.)
     """
     clock = Clock()
     adapter = method.adapter(classifier)
     if adapter is None:
-        predicted = classifier.predict(z) if logits is None else logits.argmax(dim=1)
+        classes = classifier.predict(z) if logits is None else logits.argmax(dim=1)
         clock.predicted()
-        return predicted, clock
+        return Prediction(classes, clock)
     parts = [slice(0, len(z))] if setting == "transductive" else [slice(i, i + batch) for i in range(0, len(z), batch)]
     predictions = []
     for part in parts:
         if setting == "episodic":
             adapter = method.adapter(classifier) or adapter
-        scores = None if logits is None else logits[part]
+        base_logits = None if logits is None else logits[part]
         if setting == "online" or len(z[part]) == 1:
-            adapter.partial_fit(z[part], logits=scores)
+            adapter.partial_fit(z[part], logits=base_logits)
         else:
-            adapter.fit(z[part], labels[part] if adapter.uses_labels else None, logits=scores)
+            adapter.fit(z[part], labels[part] if adapter.uses_labels else None, logits=base_logits)
         clock.adapted()
         adapted = adapter.logits(z[part])
-        if scores is not None:
-            adapted = scores + adapted - classifier.logits(unit(z[part]))
+        if base_logits is not None:
+            adapted = base_logits + adapted - classifier.logits(unit(z[part]))
         predictions.append(adapted.argmax(dim=1))
         clock.predicted()
-    if notes is not None and setting == "transductive":
-        before = classifier.predict(z) if logits is None else logits.argmax(dim=1)
-        notes["diagnosis"] = diagnose(adapter, before, torch.cat(predictions))
-    return torch.cat(predictions), clock
+    return Prediction(torch.cat(predictions), clock, adapter if setting == "transductive" else None)

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page of records. Each module is one section of it, or what sections are made of.
+"""The report: one self-contained HTML page of records. Each module is a section of it, or what sections are made of.
 
-Nothing here measures; every number comes from a record.
+Nothing is measured here; every number comes from a record.
 """

@@ -1,21 +1,22 @@
-"""What came out: the finding in a sentence, the table beside published numbers, and gains by domain."""
+"""The result in a sentence, the table of accuracy with published numbers, and gains by domain."""
 
 from __future__ import annotations
 
-from clip_tca.report.charts import Gain, gains
+from clip_tca.methods.registry import ZERO_SHOT
+from clip_tca.report.charts import Bar, bar_charts
 from clip_tca.report.html_tables import from_table
 from clip_tca.report.markup import Safe, count, join, signed, tag
-from clip_tca.report.run import BEFORE, NO_BEFORE, Run, Section
-from clip_tca.results.table import table
+from clip_tca.report.run import NO_ZERO_SHOT, Run, Section
+from clip_tca.results.table import accuracy_table
 
 
 def headline(run: Run) -> Safe:
     """Zero-shot and the best method without labels in large figures, and one sentence, whatever it is."""
-    honest = [method for method in run.methods if method not in run.oracles]
-    if not honest or not run.has_before:
+    label_free = [method for method in run.methods if method not in run.oracles]
+    if not label_free or not run.has_zero_shot:
         return Safe("")
-    before = run.average(BEFORE)
-    best = max(honest, key=run.average)
+    before = run.average(ZERO_SHOT)
+    best = max(label_free, key=run.average)
     gain = run.average(best) - before
     figures = [
         _figure("zero-shot", f"{before:.2f} %"),
@@ -27,8 +28,8 @@ def headline(run: Run) -> Safe:
 
 def finding(run: Run, best: str) -> str:
     """One sentence: what the method with the highest average did, and where."""
-    before, after = run.accuracy[BEFORE], run.accuracy[best]
-    gain = run.average(best) - run.average(BEFORE)
+    before, after = run.accuracy[ZERO_SHOT], run.accuracy[best]
+    gain = run.average(best) - run.average(ZERO_SHOT)
     up = sum(after[d] > before[d] for d in after)
     down = sum(after[d] < before[d] for d in after)
     where = f"it gained in {up} and lost in {down} of {count(len(after), 'domain', 'domains')}"
@@ -46,19 +47,19 @@ def _figure(name: str, value: str, kind: str = "") -> Safe:
 
 def accuracy(run: Run) -> Section:
     """The table of ``clip-tca eval``."""
-    shown = table(run.record)
+    table = accuracy_table(run.record)
     intro = "In bold the highest measured number of each column among the methods that use no labels."
-    return Section("Accuracy", join(tag("p", intro, class_="lead"), from_table(shown, shown.title[0])))
+    return Section("Accuracy", join(tag("p", intro, class_="lead"), from_table(table, table.title[0])))
 
 
 def domain_gains(run: Run) -> Section:
     """The chart."""
-    if not run.has_before or not run.methods:
-        return Section("Gains by domain", None, NO_BEFORE if run.methods else "zero-shot is the only method")
-    panels = {"average": [_gain(run, m, run.average(m) - run.average(BEFORE)) for m in run.methods]}
+    if not run.has_zero_shot or not run.methods:
+        return Section("Gains by domain", None, NO_ZERO_SHOT if run.methods else "zero-shot is the only method")
+    panels = {"average": [_bar(run, m, run.average(m) - run.average(ZERO_SHOT)) for m in run.methods]}
     for domain in run.domains:
         panels[domain] = [
-            _gain(run, method, run.accuracy[method][domain] - run.accuracy[BEFORE][domain])
+            _bar(run, method, run.accuracy[method][domain] - run.accuracy[ZERO_SHOT][domain])
             for method in run.methods
             if domain in run.accuracy[method]
         ]
@@ -66,8 +67,8 @@ def domain_gains(run: Run) -> Section:
     shuffles = f", mean of {seeds} shuffles" if seeds > 1 else ""
     oracles = " Dashed bars are oracles: they use true labels." if run.oracles else ""
     intro = f"Accuracy minus that of zero-shot, in percentage points{shuffles}; all panels on one scale.{oracles}"
-    return Section("Gains by domain", join(tag("p", intro, class_="lead"), gains(panels)))
+    return Section("Gains by domain", join(tag("p", intro, class_="lead"), bar_charts(panels)))
 
 
-def _gain(run: Run, method: str, points: float) -> Gain:
-    return Gain(run.shown(method), points, method in run.oracles)
+def _bar(run: Run, method: str, points: float) -> Bar:
+    return Bar(run.method_label(method), points, method in run.oracles)

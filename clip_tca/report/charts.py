@@ -1,6 +1,6 @@
 """Gains over zero-shot as bars, a panel for each domain, all on one scale. Plain SVG.
 
-Places across are percentages and letters are not scaled, so a panel can be read at any width.
+Horizontal positions are percentages and text is not scaled, so a panel can be read at any width.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clip_tca.report.markup import Content, Safe, signed, tag
+from clip_tca.report.markup import Safe, signed, tag
 
 ROW, BAR, AXIS = 34, 9, 20
 """Heights in pixels: of a method, of its bar, of the axis."""
 
 
 @dataclass(frozen=True)
-class Gain:
-    """A bar: a method's name as it is shown, its gain in points, and whether it is an oracle."""
+class Bar:
+    """A bar: the label of a method, its gain in points, and whether it is an oracle."""
 
     name: str
     points: float
     oracle: bool
 
 
-def gains(panels: dict[str, list[Gain]]) -> Safe:
+def bar_charts(panels: dict[str, list[Bar]]) -> Safe:
     """All panels, side by side where there is room."""
     low, high = limits([bar.points for bars in panels.values() for bar in bars])
     return tag("div", *[_panel(name, bars, low, high) for name, bars in panels.items()], class_="panels")
@@ -39,7 +39,7 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
     return math.floor(low / step) * step, max(math.ceil(high / step), 1) * step
 
 
-def _panel(name: str, bars: list[Gain], low: float, high: float) -> Safe:
+def _panel(name: str, bars: list[Bar], low: float, high: float) -> Safe:
     def across(points: float) -> str:
         return f"{100 * (points - low) / (high - low):.2f}%"
 
@@ -56,18 +56,18 @@ def _panel(name: str, bars: list[Gain], low: float, high: float) -> Safe:
             tag("line", x1=zero, x2=zero, y1=top + 17, y2=top + 21 + BAR, class_="zero"),
             tag("rect", x=across(min(0, bar.points)), y=top + 19, width=width, height=BAR, class_=f"bar {kind}"),
         ]
-    told = ", ".join(f"{bar.name} {signed(bar.points)}" for bar in bars)
-    label = f"Gain over zero-shot on {name}, in points: {told}"
+    values = ", ".join(f"{bar.name} {signed(bar.points)}" for bar in bars)
+    label = f"Gain over zero-shot on {name}, in points: {values}"
     drawing = tag("svg", *shapes, width="100%", height=height, role="img", aria_label=label)
     return tag("figure", tag("figcaption", name), drawing, class_="panel")
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """The ends of the scale and zero, unless one would stand on the other."""
+    """Zero and the ends of the scale, without those too close to zero."""
     return [0.0, *[end for end in (low, high) if abs(end) > 0.15 * (high - low)]]
 
 
 def _text(tick: float, x: str, y: int, low: float, high: float) -> Safe:
-    shown: Content = signed(tick, 0 if tick == round(tick) else 1)
+    label = signed(tick, 0 if tick == round(tick) else 1) if tick else "0"
     kind = "start" if tick == low else "end" if tick == high else "middle"
-    return tag("text", shown if tick else "0", x=x, y=y, class_=f"tick {kind}")
+    return tag("text", label, x=x, y=y, class_=f"tick {kind}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.report.html_tables import Cell, Row, grid
 from clip_tca.report.markup import Safe, join, signed, tag
-from clip_tca.report.run import BEFORE, NO_BEFORE, Run, Score, Section
+from clip_tca.report.run import NO_ZERO_SHOT, Run, Score, Section
 
 TITLE = "Classes that gained and lost"
 LEAST = 10.0
@@ -16,14 +17,14 @@ Pairs = dict[tuple[str, str], tuple[Score, Score]]
 
 def class_changes(run: Run) -> Section:
     """A line for each method, and a table of classes and domains for each."""
-    if not run.has_before or not run.methods:
-        return Section(TITLE, None, NO_BEFORE if run.methods else "zero-shot is the only method")
-    found = {method: _pairs(run, method) for method in run.methods}
-    full = max([LEAST, *[abs(_change(*both)) for pairs in found.values() for both in pairs.values()]])
+    if not run.has_zero_shot or not run.methods:
+        return Section(TITLE, None, NO_ZERO_SHOT if run.methods else "zero-shot is the only method")
+    by_method = {method: _pairs(run, method) for method in run.methods}
+    full = max([LEAST, *[abs(_change(*both)) for pairs in by_method.values() for both in pairs.values()]])
     intro = "Each class of each domain counts once: its accuracy after minus before, in percentage points."
     head = ["method", "gained", "lost", "unchanged", "gained most", "lost most"]
-    lines = [_summary(run, method, pairs) for method, pairs in found.items()]
-    tables = [_details(run, method, pairs, full, number == 0) for number, (method, pairs) in enumerate(found.items())]
+    lines = [_summary(run, method, pairs) for method, pairs in by_method.items()]
+    tables = [_details(run, *item, full, number == 0) for number, item in enumerate(by_method.items())]
     return Section(
         TITLE, join(tag("p", intro, class_="lead"), grid("Classes gained and lost", head, [("", lines)]), *tables)
     )
@@ -33,7 +34,7 @@ def _pairs(run: Run, method: str) -> Pairs:
     pairs = {}
     for domain in run.domains:
         after = run.scores(method, domain)
-        for name, before in run.scores(BEFORE, domain).items():
+        for name, before in run.scores(ZERO_SHOT, domain).items():
             if name in after:
                 pairs[domain, name] = (before, after[name])
     return pairs
@@ -53,22 +54,24 @@ def _summary(run: Run, method: str, pairs: Pairs) -> Row:
             return "none"
         return f"{key[1]} in {key[0]} {signed(changes[key], 1)}"
 
-    return [run.shown(method), str(up), str(down), str(len(changes) - up - down), extreme(1), extreme(-1)]
+    return [run.method_label(method), str(up), str(down), str(len(changes) - up - down), extreme(1), extreme(-1)]
 
 
 def _details(run: Run, method: str, pairs: Pairs, full: float, opened: bool) -> Safe:
     lines: list[Row] = []
     for name in run.classes:
-        here = [pairs.get((domain, name)) for domain in run.domains]
-        present = [both for both in here if both is not None]
+        cells = [pairs.get((domain, name)) for domain in run.domains]
+        present = [both for both in cells if both is not None]
         if present:
             total = tuple(
                 Score(sum(both[i].correct for both in present), sum(both[i].images for both in present)) for i in (0, 1)
             )
-            lines.append([name, *[_cell(both, full) for both in here], _cell((total[0], total[1]), full)])
-    caption = f"{run.shown(method)}: change against zero-shot, by class; the last column takes all domains together"
+            lines.append([name, *[_cell(both, full) for both in cells], _cell((total[0], total[1]), full)])
+    caption = (
+        f"{run.method_label(method)}: change against zero-shot, by class; the last column takes all domains together"
+    )
     table = grid(caption, ["class", *run.domains, "all images"], [("", lines)])
-    return tag("details", tag("summary", run.shown(method)), table, open=opened)
+    return tag("details", tag("summary", run.method_label(method)), table, open=opened)
 
 
 def _cell(both: tuple[Score, Score] | None, full: float) -> Cell:

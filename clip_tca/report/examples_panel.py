@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
 
 from clip_tca.report.markup import Safe, count, data_uri, join, tag
 from clip_tca.report.run import Run, Section
+from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind
 
 TITLE = "Examples of changed predictions"
-KINDS = {
+KINDS: dict[ExampleKind, tuple[str, str]] = {
     "fixed": ("Fixed", "wrong before, right now"),
     "broken": ("Broken", "right before, wrong now"),
     "still_wrong": ("Still wrong", "another wrong class"),
@@ -19,17 +19,17 @@ KINDS = {
 
 def changes(run: Run) -> Section:
     """By method and domain."""
-    found = run.record.get("examples")
-    if not found or not found["groups"]:
+    examples = run.record.get("examples")
+    if not examples or not examples["groups"]:
         return Section(TITLE, None, "none were kept: evaluate with --examples N to have them")
     intro = (
         f"Against zero-shot, in the first shuffle. Nobody picked them: of all images of a kind, in the order of the "
-        f"data set, up to {found['limit']} at even distances. The counts are of all images of the kind."
+        f"data set, up to {examples['limit']} at even distances. The counts are of all images of the kind."
     )
     if run.record["data"]["origin"].get("kind") in ("embeddings", "synthetic"):
         intro += " There are no pictures; an image is named by its position in its domain, from 0."
-    by_method: dict[str, list[dict[str, Any]]] = {}
-    for group in found["groups"]:
+    by_method: dict[str, list[ExampleGroup]] = {}
+    for group in examples["groups"]:
         by_method.setdefault(group["method"], []).append(group)
     parts = [
         tag("details", tag("summary", _summary(run, method, groups)), *map(_domain, groups), open=number == 0)
@@ -38,13 +38,13 @@ def changes(run: Run) -> Section:
     return Section(TITLE, join(tag("p", intro, class_="lead"), *parts))
 
 
-def _summary(run: Run, method: str, groups: list[dict[str, Any]]) -> Safe:
+def _summary(run: Run, method: str, groups: list[ExampleGroup]) -> Safe:
     totals = {kind: sum(group["counts"][kind] for group in groups) for kind in KINDS}
-    told = ", ".join(f"{totals[kind]:,} {words[0].lower()}" for kind, words in KINDS.items())
-    return join(run.shown(method), " ", tag("span", told, class_="aside"))
+    words = ", ".join(f"{totals[kind]:,} {name.lower()}" for kind, (name, _) in KINDS.items())
+    return join(run.method_label(method), " ", tag("span", words, class_="aside"))
 
 
-def _domain(group: dict[str, Any]) -> Safe:
+def _domain(group: ExampleGroup) -> Safe:
     return tag(
         "section",
         tag("h4", group["domain"]),
@@ -53,18 +53,18 @@ def _domain(group: dict[str, Any]) -> Safe:
     )
 
 
-def _kind(group: dict[str, Any], kind: str) -> Safe:
+def _kind(group: ExampleGroup, kind: ExampleKind) -> Safe:
     name, meaning = KINDS[kind]
-    total, kept = group["counts"][kind], group[kind]
+    total, listed = group["counts"][kind], group[kind]
     title = tag("h5", f"{name}: {total:,}", " ", tag("span", meaning, class_="aside"))
-    if not kept:
+    if not listed:
         return tag("div", title, tag("p", "none", class_="aside"), class_=f"kind {kind}")
-    shown = tag("ul", *[tag("li", _image(image)) for image in kept], class_="thumbs")
-    more = "" if total == len(kept) else f"{count(len(kept), 'image', 'images')} of {total:,}"
-    return tag("div", title, shown, tag("p", more, class_="aside") if more else None, class_=f"kind {kind}")
+    images = tag("ul", *[tag("li", _image(image)) for image in listed], class_="thumbs")
+    more = "" if total == len(listed) else f"{count(len(listed), 'image', 'images')} of {total:,}"
+    return tag("div", title, images, tag("p", more, class_="aside") if more else None, class_=f"kind {kind}")
 
 
-def _image(image: dict[str, Any]) -> Safe:
+def _image(image: ExampleImage) -> Safe:
     name = image.get("name") or f"image {image['position']}"
     words = [
         tag("span", "true ", tag("b", image["true"])),
@@ -73,8 +73,8 @@ def _image(image: dict[str, Any]) -> Safe:
     return tag("figure", _picture(image, name), tag("figcaption", *words), title=name)
 
 
-def _picture(image: dict[str, Any], name: str) -> Safe:
-    """The thumbnail, if it is a JPEG in base64 and nothing else; otherwise the image's place in its domain."""
+def _picture(image: ExampleImage, name: str) -> Safe:
+    """The thumbnail, if it is a JPEG in base64 and nothing else; otherwise the image's index in its domain."""
     try:
         content = base64.b64decode(image.get("thumbnail") or "", validate=True)
     except (binascii.Error, TypeError, ValueError):

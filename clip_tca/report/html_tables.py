@@ -1,4 +1,4 @@
-"""Tables: wide ones scroll in a box of their own, and every column can be sorted by the button in its head."""
+"""HTML tables: wide ones scroll in a box of their own, and every column can be sorted by the button in its head."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from clip_tca.report.markup import Content, Safe, join, tag, text
 from clip_tca.results.table import Table
 
 ORACLE = "(oracle"
-"""What stands behind the name of every method that uses true labels."""
+"""The mark behind the name of every method that uses true labels."""
 
 SHORT = 36
-"""Letters that stay on one line in a table."""
+"""Characters that stay on one line in a table."""
 
 _NUMBER = re.compile(r"[+\-−]?[\d,]*\.?\d+( ?%)?( ± [\d.]+)?")
 
@@ -23,10 +23,10 @@ class Cell:
     """A cell that says more than its text.
 
     Attributes:
-        text: What is seen.
-        shade: From −1 (lost) to 1 (gained): the colour behind it.
-        note: What a pointer that rests on it shows.
-        strong: Whether it stands out.
+        text: Its content.
+        shade: Background colour, from −1 (lost) to 1 (gained).
+        note: Tooltip.
+        strong: Whether it is bold.
     """
 
     text: Content
@@ -40,17 +40,17 @@ Row = Sequence[Content | Cell]
 
 def grid(caption: str | list[str], head: Sequence[str], sections: Sequence[tuple[str, Sequence[Row]]]) -> Safe:
     """A sortable table; the first cell of a row names it. Sections keep their rows when the table is sorted."""
-    told = [caption] if isinstance(caption, str) else caption
+    captions = [caption] if isinstance(caption, str) else caption
     rows = [row for _, lines in sections for row in lines]
     numeric = [i > 0 and _numeric([_cell(row[i]) for row in rows]) for i in range(len(head))]
     top = [_head(name, numeric[i]) for i, name in enumerate(head)]
     bodies = []
     for name, lines in sections:
         title = tag("tr", tag("th", tag("span", name), scope="rowgroup", colspan=len(head)), class_="group")
-        shown = [_row(row, numeric) for row in lines]
-        bodies.append(tag("tbody", *([title] if len(sections) > 1 else []), *shown))
-    table = tag("table", titled(*told), tag("thead", tag("tr", *top)), *bodies, class_="sortable")
-    return scroll(table, " ".join(told))
+        body = [_row(row, numeric) for row in lines]
+        bodies.append(tag("tbody", *([title] if len(sections) > 1 else []), *body))
+    table = tag("table", titled(*captions), tag("thead", tag("tr", *top)), *bodies, class_="sortable")
+    return scroll(table, " ".join(captions))
 
 
 def without_empty(head: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -60,7 +60,7 @@ def without_empty(head: list[str], lines: list[list[str]]) -> tuple[list[str], l
 
 
 def titled(*lines: str) -> Safe:
-    """A caption that stays in sight when the table scrolls."""
+    """A caption that stays visible when the table scrolls."""
     return tag("caption", *[tag("span", line) for line in lines])
 
 
@@ -69,18 +69,18 @@ def scroll(table: Safe, label: str) -> Safe:
     return tag("div", table, class_="scroll", role="region", tabindex=0, aria_label=label)
 
 
-def from_table(shown: Table, caption: str) -> Safe:
-    """A table of accuracy, with its notes; in each measured column the best row that uses no labels stands out."""
+def from_table(table: Table, caption: str) -> Safe:
+    """A table of accuracy, with its notes; in each measured column the best row that uses no labels is bold."""
     sections = [
         (name, lines if name.startswith("reported") else [_marked(line, lines) for line in lines])
-        for name, lines in shown.sections
+        for name, lines in table.sections
     ]
-    return join(grid(caption, shown.head, sections), notes(shown.notes))
+    return join(grid(caption, table.head, sections), notes(table.notes))
 
 
-def from_plain(shown: Table) -> Safe:
+def from_plain(table: Table) -> Safe:
     """Any other table of the evaluation, with its title and notes."""
-    return join(grid(shown.title, shown.head, shown.sections), notes(shown.notes))
+    return join(grid(table.title, table.head, table.sections), notes(table.notes))
 
 
 def notes(lines: Sequence[str]) -> Safe:
@@ -91,11 +91,11 @@ def notes(lines: Sequence[str]) -> Safe:
 
 
 def _marked(line: list[str], lines: list[list[str]]) -> Row:
-    honest = [other for other in lines if ORACLE not in other[0]]
+    label_free = [other for other in lines if ORACLE not in other[0]]
     cells: list[Content | Cell] = [line[0]]
     for i, cell in enumerate(line[1:-2], 1):
-        values = [float(other[i].split(" ±")[0]) for other in honest if other[i]]
-        best = line in honest and bool(cell) and float(cell.split(" ±")[0]) == max(values)
+        values = [float(other[i].split(" ±")[0]) for other in label_free if other[i]]
+        best = line in label_free and bool(cell) and float(cell.split(" ±")[0]) == max(values)
         cells.append(Cell(cell, strong=best and len(values) > 1))
     return [*cells, line[-2], line[-1]]
 
@@ -106,8 +106,8 @@ def _cell(cell: Content | Cell) -> Cell:
 
 def _numeric(cells: list[Cell]) -> bool:
     """Whether a column holds numbers, and perhaps gaps."""
-    shown = [str(cell.text) for cell in cells if cell.text not in ("", None)]
-    return bool(shown) and all(_NUMBER.fullmatch(text) for text in shown)
+    texts = [str(cell.text) for cell in cells if cell.text not in ("", None)]
+    return bool(texts) and all(_NUMBER.fullmatch(text) for text in texts)
 
 
 def _head(name: str, numeric: bool) -> Safe:
@@ -122,17 +122,17 @@ def _row(row: Row, numeric: list[bool]) -> Safe:
     for cell, number in zip(others, numeric[1:], strict=True):
         kind = "number" if number else "short" if len(str(cell.text)) <= SHORT else "long"
         kinds = [kind, *shade_class(cell.shade)]
-        shown = text(str(cell.text).replace("-", "−", 1) if number else cell.text)
-        shown = tag("strong", shown) if cell.strong else shown
-        cells.append(tag("td", shown, class_=" ".join(kinds), style=shade_style(cell.shade), title=cell.note or None))
+        content = text(str(cell.text).replace("-", "−", 1) if number else cell.text)
+        content = tag("strong", content) if cell.strong else content
+        cells.append(tag("td", content, class_=" ".join(kinds), style=shade_style(cell.shade), title=cell.note or None))
     return tag("tr", *cells, class_="oracle" if oracle else None)
 
 
 def shade_class(shade: float) -> list[str]:
-    """Classes of a shaded cell."""
+    """CSS classes of a shaded cell."""
     return [] if not shade else ["gained" if shade > 0 else "lost"]
 
 
 def shade_style(shade: float) -> str | None:
-    """How strong the shade of a cell is."""
+    """Style that sets the strength of the shade."""
     return f"--shade:{min(1.0, abs(shade)):.2f}" if shade else None

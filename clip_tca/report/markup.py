@@ -1,4 +1,4 @@
-"""HTML by small functions. Whatever is not :class:`Safe` is text from somewhere else, and is escaped."""
+"""HTML elements as functions. Everything that is not :class:`Safe` is text of a record, and is escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOID = ("img", "meta")
 
 
 class Safe(str):
-    """Markup that this package made: it goes into a page as it is."""
+    """Markup that this package made: it is not escaped."""
 
     __slots__ = ()
 
@@ -21,19 +21,19 @@ Attribute = str | int | float | bool | None
 
 
 def text(value: Content) -> Safe:
-    """A value as markup: escaped, with control characters and broken Unicode written out; None is nothing."""
+    """A value as markup: escaped, with control characters and broken Unicode written out; None is empty."""
     if isinstance(value, Safe):
         return value
     return Safe("" if value is None else escape(visible(str(value)), quote=True))
 
 
 def join(*parts: Content) -> Safe:
-    """Parts one after the other."""
+    """Parts concatenated as markup."""
     return Safe("".join(map(text, parts)))
 
 
 def tag(name: str, *content: Content, **attributes: Attribute) -> Safe:
-    """An element. ``class_`` is ``class``, ``aria_label`` is ``aria-label``; True is a bare attribute, None is none."""
+    """An element; ``class_`` is ``class``, ``aria_label`` is ``aria-label``. True is a bare attribute, None is none."""
     words = [name]
     for key, value in attributes.items():
         if value is None or value is False:
@@ -45,7 +45,7 @@ def tag(name: str, *content: Content, **attributes: Attribute) -> Safe:
 
 
 def data_uri(kind: str, content: bytes) -> str:
-    """Bytes as an address: base64 has no letter that could end an attribute."""
+    """Bytes as a data URI: base64 has no character that could end an attribute."""
     return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
@@ -56,5 +56,5 @@ def count(number: int, singular: str, plural: str) -> str:
 
 def signed(number: float, digits: int = 2) -> str:
     """A change: ``+0.36``, ``−0.36``, ``0.00``."""
-    shown = f"{number:+.{digits}f}"
-    return shown[1:] if float(shown) == 0 else shown.replace("-", "−")
+    rounded = f"{number:+.{digits}f}"
+    return rounded[1:] if float(rounded) == 0 else rounded.replace("-", "−")

@@ -1,4 +1,4 @@
-"""The page: sections in order, a way to reach them, and nothing that is not in this one file."""
+"""The page: its sections in order with a table of contents, in one self-contained file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from clip_tca.report.run import Run
 from clip_tca.report.setup_panel import facts, setup
 from clip_tca.report.sources import Sources
 from clip_tca.report.studies_panel import study
-from clip_tca.results.record import DAMAGED
 from clip_tca.results.table import comparison
 
 SECTIONS = (accuracy, domain_gains, class_changes, confusions, changes, costs, setup)
@@ -51,13 +50,13 @@ def page(sources: Sources) -> str:
 
 
 def policy(script: str) -> str:
-    """What a browser may load: our own script by its hash, inline styles, and pictures that are in the page."""
+    """The Content-Security-Policy: our own script by its hash, inline styles, and images in the page."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
 def _parts(sources: Sources, links: Links) -> list[Content]:
-    """Runs, studies and files in turn; ``links`` gets the way to each, and to the sections of a run that is alone."""
+    """Runs, studies and files; ``links`` gets an anchor to each, and to the sections of a single run."""
     parts: list[Content] = []
     runs = sources.runs
     if len(runs) > 1:
@@ -69,7 +68,7 @@ def _parts(sources: Sources, links: Links) -> list[Content]:
         parts.append(_part(name if len(runs) == 1 else f"{run.label} — {name}", _run(run, len(links), inner), links))
         if len(runs) == 1:
             links[-1:] = inner
-    parts += [_part(shown.title, study(shown), links) for shown in sources.studies]
+    parts += [_part(record.title, study(record), links) for record in sources.studies]
     parts.append(_part("Records", _downloads(sources.files), links))
     return parts
 
@@ -80,15 +79,10 @@ def _part(title: str, body: Safe, links: Links) -> Safe:
 
 
 def _run(run: Run, number: int, links: Links) -> Safe:
-    """One run: the finding, then its sections; those it has no data for are named at the end."""
-    try:
-        top, sections = [headline(run), facts(run)], [make(run) for make in SECTIONS]
-    except DAMAGED as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"{run.label}: not a whole record of clip-tca eval ({reason}); evaluate again") from None
-    parts: list[Content] = [*top]
+    """One run: the finding, then its sections; those it has no data for are listed at the end."""
+    parts: list[Content] = [headline(run), facts(run)]
     missing = []
-    for section in sections:
+    for section in (make(run) for make in SECTIONS):
         if section.body is None:
             missing.append(tag("li", f"{section.title}: {section.why}."))
             continue
@@ -100,7 +94,7 @@ def _run(run: Run, number: int, links: Links) -> Safe:
 
 
 def _downloads(files: list[tuple[str, bytes]]) -> Safe:
-    intro = tag("p", "Every number on this page comes from these files; each is whole in here.", class_="lead")
+    intro = tag("p", "Every number on this page comes from these files, which it contains.", class_="lead")
     items = [
         tag(
             "li",

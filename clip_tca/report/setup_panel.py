@@ -1,17 +1,17 @@
-"""What was run and how: the main facts in short, and everything else at the end."""
+"""The setup of a run: the main facts in short, and everything that is needed to repeat it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clip_tca.report.html_tables import grid, without_empty
 from clip_tca.report.markup import Content, Safe, count, join, tag
 from clip_tca.report.run import Run, Section
-from clip_tca.results.names import PROTOCOLS
+from clip_tca.results.schema import PROTOCOLS, DataInfo, MethodInfo, ModelInfo, Setting
 from clip_tca.results.table import has_batches
 
-SETTINGS = {
+MEANING: dict[Setting, str] = {
     "transductive": "one fit on the whole domain",
     "online": "batch after batch, never a later one",
     "episodic": "each batch alone",
@@ -20,19 +20,19 @@ SETTINGS = {
 
 def facts(run: Run) -> Safe:
     """Data, model, prompts and protocol in a few words each."""
-    record, prompts = run.record, run.record["prompts"] or {}
-    images = sum(domain.get("images", 0) for domain in record["data"]["domains"].values())
+    record, prompts = run.record, run.record["prompts"]
+    images = sum(domain["images"] for domain in record["data"]["domains"].values())
     domains, classes = len(run.domains), len(run.classes)
     size = f"{count(images, 'image', 'images')}, {count(domains, 'domain', 'domains')}, {classes} classes"
     seeds = len(record["seeds"])
-    templates = prompts.get("templates", [])
-    shown = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
+    templates = prompts["templates"] if prompts else []
+    template = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
     return definitions(
         {
             "Data": f"{record['dataset']}: {size}",
             "Model": _model(record["model"]) or "stored embeddings; the file does not say of which model",
-            "Prompts": f"{prompts['name']}: {shown}" if prompts else "stored with the embeddings",
-            "Setting": f"{record['setting']}: {SETTINGS.get(record['setting'], '')}",
+            "Prompts": f"{prompts['name']}: {template}" if prompts else "stored with the embeddings",
+            "Setting": f"{record['setting']}: {MEANING[record['setting']]}",
             "Protocol": f"{record['protocol']}: accuracy divided by {PROTOCOLS[record['protocol']]}",
             "Order": ", ".join([*([f"batch {record['batch_size']}"] if has_batches(record) else []), _shuffles(seeds)]),
         },
@@ -41,11 +41,11 @@ def facts(run: Run) -> Safe:
 
 
 def setup(run: Run) -> Section:
-    """Everything that is needed to run it again."""
+    """Everything that is needed to repeat the run."""
     record = run.record
-    model, prompts, data = record["model"] or {}, record["prompts"] or {}, record["data"]
+    model, prompts, data = record["model"], record["prompts"], record["data"]
     unknown = tag("p", "The file of embeddings does not say.", class_="note")
-    versions = [[name, found] for name, found in record.get("versions", {}).items()]
+    versions = [[package, version] for package, version in record["versions"].items()]
     parts: list[Content] = [
         tag("h4", "Data"),
         definitions({"Origin": _named(data["origin"]), "Classes": ", ".join(run.classes), **_remarks(data)}),
@@ -57,17 +57,17 @@ def setup(run: Run) -> Section:
         tag("h4", "Methods"),
         _table("Parameters", ["method", "uses labels", "parameters"], (_method(run, m) for m in record["methods"])),
         tag("h4", "Versions"),
-        definitions({"Commit": record.get("commit") or "not run from a checkout"}),
+        definitions({"Commit": record["commit"] or "not run from a checkout"}),
         _table("Packages", ["package", "version"], versions),
     ]
     return Section("How it was run", join(*parts))
 
 
-def _model(model: dict[str, Any] | None) -> str:
+def _model(model: ModelInfo | None) -> str:
     """Model, weights, precision and device; nothing if they are not known."""
     if not model:
         return ""
-    weights = f"{model['pretrained']}, " if model.get("pretrained") else ""
+    weights = f"{model['pretrained']}, " if model["pretrained"] else ""
     return f"{model['model']} ({weights}sha256 {model['weights'][:12]}), {model['precision']}, {model['device']}"
 
 
@@ -75,29 +75,29 @@ def _shuffles(seeds: int) -> str:
     return "one shuffle" if seeds == 1 else f"{seeds} shuffles, mean ± standard deviation"
 
 
-def _domains(data: dict[str, Any]) -> Iterable[list[str]]:
+def _domains(data: DataInfo) -> Iterable[list[str]]:
     for name, domain in data["domains"].items():
-        yield [name, f"{domain.get('images', '')}", (domain.get("files_sha256") or "")[:12]]
+        yield [name, str(domain["images"]), domain.get("files_sha256", "")[:12]]
 
 
-def _remarks(data: dict[str, Any]) -> dict[str, Any]:
-    found = {
+def _remarks(data: DataInfo) -> dict[str, str]:
+    remarks = {
         "Differs from the published counts": "; ".join(data["differences"]),
-        "Found and not used": ", ".join(data.get("ignored") or []),
-        "Could not be read, in no count": data["left_out"],
+        "Found and not used": ", ".join(data.get("ignored", [])),
+        "Could not be read, in no count": str(data["left_out"] or ""),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in remarks.items() if value}
 
 
-def _method(run: Run, method: dict[str, Any]) -> list[str]:
+def _method(run: Run, method: MethodInfo) -> list[str]:
     base = method.get("base")
     parameters = _named(method["parameters"])
     if base:
         parameters = "; ".join(filter(None, (f"{base['name']}: {_named(base['parameters'])}", parameters)))
-    return [run.shown(method["name"]), "yes" if method["uses_labels"] else "no", parameters]
+    return [run.method_label(method["name"]), "yes" if method["uses_labels"] else "no", parameters]
 
 
-def _named(values: dict[str, Any]) -> str:
+def _named(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
@@ -106,16 +106,16 @@ def _table(title: str, head: list[str], lines: Iterable[list[str]]) -> Safe:
     return grid(title, head, [("", rows)])
 
 
-def definitions(values: dict[str, Any], kind: str = "plain") -> Safe:
-    """Names and values, those that are unknown left out."""
+def definitions(values: Mapping[str, Any], kind: str = "plain") -> Safe:
+    """Names and values, without those that are unknown."""
 
-    def shown(value: Any) -> str:
+    def described(value: Any) -> str:
         if isinstance(value, list):
             return " · ".join(map(str, value))
         return _named(value) if isinstance(value, dict) else str(value)
 
     return tag(
         "dl",
-        *[tag("div", tag("dt", k), tag("dd", shown(v))) for k, v in values.items() if v not in (None, "")],
+        *[tag("div", tag("dt", k), tag("dd", described(v))) for k, v in values.items() if v not in (None, "")],
         class_=kind,
     )

@@ -1,4 +1,4 @@
-"""What a report is made of: files that ``clip-tca eval`` and ``clip-tca study`` wrote."""
+"""The sources of a report: files that ``clip-tca eval`` and ``clip-tca study`` wrote."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clip_tca.results.record import parse, read_all
 
 @dataclass
 class Sources:
-    """Records of evaluations and of studies, and the files they came from, by name, to be downloaded."""
+    """Records of evaluations and of studies, and name and content of their files, for download."""
 
     runs: list[Run] = field(default_factory=list)
     studies: list[StudyRecord] = field(default_factory=list)
@@ -24,19 +24,19 @@ def read(paths: Iterable[str | Path]) -> Sources:
     """Read files of either kind.
 
     Raises:
-        FileNotFoundError: If one is not there.
-        ValueError: If one is not JSON, or not a whole record; the message names it.
+        FileNotFoundError: If one does not exist.
+        ValueError: If one is not JSON, or not a whole record; the message names file and field.
     """
-    found, evaluations = Sources(), []
+    sources, evaluations = Sources(), []
     for path in dict.fromkeys(map(Path, paths)):
         content = parse(path)
-        found.files.append((path.name, path.read_bytes()))
+        sources.files.append((path.name, path.read_bytes()))
         if isinstance(content, dict) and isinstance(content.get("study"), str):
-            found.studies.append(StudyRecord(path.stem, content, _figure(path)))
+            sources.studies.append(StudyRecord(path.stem, content, _figure(path)))
         else:
             evaluations.append(path)
-    found.runs = [Run(label, record) for label, record in read_all(evaluations).items()]
-    return found
+    sources.runs = [Run(label, record) for label, record in read_all(evaluations).items()]
+    return sources
 
 
 def _figure(record: Path) -> tuple[str, bytes] | None:

@@ -1,4 +1,4 @@
-"""Studies: what each found, and its figure."""
+"""Studies: the finding of each, and its figure."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ class StudyRecord:
         return f"{name} ({dataset})" if dataset else str(name)
 
 
-def study(shown: StudyRecord) -> Safe:
-    """The finding and the figure; a figure is a picture here, in which no script runs."""
-    record = shown.record
+def study(source: StudyRecord) -> Safe:
+    """The finding and the figure; the figure is an ``img``, in which no script runs."""
+    record = source.record
     lines = record.get("finding")
     finding = [str(line) for line in lines] if isinstance(lines, list) else []
     parts: list[Content] = [tag("p", line, class_="finding") for line in finding]
-    if shown.figure is None:
+    if source.figure is None:
         parts.append(tag("p", "There is no figure (PREFIX.svg or PREFIX.png) beside this record.", class_="note"))
     else:
         alt = f"Figure of the study {record['study']}. {' '.join(finding)}".strip()
-        parts.append(tag("figure", tag("img", src=data_uri(*shown.figure), alt=alt), class_="study"))
+        parts.append(tag("figure", tag("img", src=data_uri(*source.figure), alt=alt), class_="study"))
     names = ("study", "paper", "dataset", "reference", "options", "commit")
-    told = {name: record.get(name) for name in names}
-    return join(*parts, definitions({**told, "model": _model(record), "file": shown.label}))
+    fields = {name: record.get(name) for name in names}
+    return join(*parts, definitions({**fields, "model": _model(record), "file": source.label}))
 
 
 def _model(record: dict[str, Any]) -> str:

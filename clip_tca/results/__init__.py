@@ -1,1 +1,1 @@
-"""What a run leaves: the record, its tables, the published numbers beside it, and what it says about the gain."""
+"""Results of a run: the record's schema, tables, output formats, published numbers, gains, reliability, explanation."""

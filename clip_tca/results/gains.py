@@ -1,84 +1,136 @@
-"""What a record says of gain and loss, and how far chance could do the same.
+"""Gain and loss of each method in a record, and whether they exceed chance.
 
 A record holds counts, not which image was right. Of two methods on the same n images, only those on which their
 predictions differ can tell them apart: with D images gained and m predictions changed, the standard error of D is at
-most √m, so ±(1.96 √m + 1) images is a careful 95 % interval (McNemar's, with continuity correction, taking every
-changed prediction for one that counts). Where a record does not say how many changed, the class counts bound it.
+most √m, so ±(1.96 √m + 1) images is a conservative 95 % interval (McNemar's test with continuity correction, counting
+every changed prediction). Where a record does not say how many changed, the class counts bound it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Literal
 
-from clip_tca.methods.registry import PLUS
+from clip_tca.adapters.diagnosis_record import Diagnosis
+from clip_tca.methods.registry import PLUS, ZERO_SHOT
+from clip_tca.results.schema import EvaluationRecord, ResultRow
 
-Row = dict[str, Any]
 
+@dataclass(frozen=True)
+class Gain:
+    """What a method gained over its reference on a domain, in percentage points.
 
-def gains(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """For each domain its ``images`` and, for each method, accuracy and what it gained over its reference.
-
-    The reference of NAME+tca is NAME where the record has it, and zero-shot otherwise.
+    Attributes:
+        reference: NAME for NAME+tca where the record has it, and zero-shot otherwise.
+        gain: Mean over seeds, with its 95 % ``interval``.
+        beyond_chance: ``gain`` or ``loss`` if the interval excludes 0; else ``chance``, or ``same`` if nothing differs.
+        pairs_known: Whether the number of changed predictions was counted, not bounded.
+        gains: By seed.
+        classes: By class, of those with images.
     """
-    found: dict[str, dict[str, list[Row]]] = {}
+
+    reference: str
+    gain: float
+    interval: list[float]
+    beyond_chance: Literal["gain", "loss", "chance", "same"]
+    pairs_known: bool
+    gains: list[float]
+    classes: dict[str, float]
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """A method on a domain, over all seeds: mean accuracy (%), right answers by seed, diagnosis of the first seed."""
+
+    method: str
+    uses_labels: bool
+    accuracy: float
+    correct: list[int]
+    diagnosis: Diagnosis | None
+    gain: Gain | None
+
+
+@dataclass(frozen=True)
+class DomainResult:
+    """A domain: the images seen of it, and what each method did."""
+
+    domain: str
+    images: int
+    methods: list[MethodResult]
+
+
+def gains(record: EvaluationRecord) -> list[DomainResult]:
+    """For each domain the accuracy of each method and its gain over its reference."""
+    by_domain: dict[str, dict[str, list[ResultRow]]] = {}
     for row in record["rows"]:
-        found.setdefault(row["domain"], {}).setdefault(row["method"], []).append(row)
+        by_domain.setdefault(row["domain"], {}).setdefault(row["method"], []).append(row)
     return [
-        {
-            "domain": domain,
-            "images": methods[next(iter(methods))][0]["images"],
-            "methods": [_told(name, rows, methods) for name, rows in methods.items()],
-        }
-        for domain, methods in found.items()
+        DomainResult(
+            domain,
+            methods[next(iter(methods))][0]["images"],
+            [_result(name, rows, methods) for name, rows in methods.items()],
+        )
+        for domain, methods in by_domain.items()
     ]
 
 
 def half_width(differing: float) -> float:
-    """Of the 95 % interval of the number of images gained, when at most ``differing`` predictions differ."""
+    """Half the 95 % interval of the number of images gained, when at most ``differing`` predictions differ."""
     return 1.96 * differing**0.5 + 1 if differing else 0.0
 
 
-def most_differing(row: Row, base: Row) -> int:
+def most_differing(row: ResultRow, reference: ResultRow) -> int:
     """The most images on which one of two methods can be right and the other wrong, by their counts in each class."""
-    pairs = [(row["per_class"][name], base["per_class"][name]) for name in row["per_class"]]
+    pairs = [(row["per_class"][name], reference["per_class"][name]) for name in row["per_class"]]
     return sum(min(a["correct"] + b["correct"], 2 * a["images"] - a["correct"] - b["correct"]) for a, b in pairs)
 
 
-def _told(name: str, rows: list[Row], methods: dict[str, list[Row]]) -> dict[str, Any]:
-    told = {
-        "method": name,
-        "uses_labels": rows[0]["uses_labels"],
-        "accuracy": fmean(row["accuracy"] for row in rows),
-        "correct": [row["correct"] for row in rows],
-        "diagnosis": rows[0].get("diagnosis"),
-    }
-    reference = name.removesuffix(PLUS) if name.removesuffix(PLUS) in methods and name.endswith(PLUS) else "zero-shot"
-    if reference == name or reference not in methods:
-        return told
-    return told | {"reference": reference} | _gain(rows, methods[reference], reference == "zero-shot" and PLUS in name)
+def _result(name: str, rows: list[ResultRow], methods: dict[str, list[ResultRow]]) -> MethodResult:
+    base = name.removesuffix(PLUS)
+    reference = base if base != name and base in methods else ZERO_SHOT
+    counted = reference == base or base == name  # the changes that diagnoses count are against this reference
+    has_reference = reference != name and reference in methods
+    return MethodResult(
+        name,
+        rows[0]["uses_labels"],
+        fmean(row["accuracy"] for row in rows),
+        [row["correct"] for row in rows],
+        rows[0].get("diagnosis"),
+        _gain(rows, methods[reference], reference, counted) if has_reference else None,
+    )
 
 
-def _gain(rows: list[Row], base: list[Row], other: bool) -> dict[str, Any]:
-    """Points gained, by shuffle and by class; ``other``: what changed was counted against another reference."""
-    pairs = list(zip(rows, base, strict=True))
-    images = [row["correct"] - plain["correct"] for row, plain in pairs]
+def _gain(rows: list[ResultRow], others: list[ResultRow], reference: str, counted: bool) -> Gain:
+    """The gain of ``rows`` over ``others``; ``counted``: diagnoses count the changes against this reference."""
+    pairs = list(zip(rows, others, strict=True))
+    images = [row["correct"] - other["correct"] for row, other in pairs]
     divisor = rows[0]["divisor"]
-    changed = [row["diagnosis"]["changed"] * row["images"] if "diagnosis" in row else None for row in rows]
-    counted = None not in changed and not other
-    differing = fmean(c for c in changed if c is not None) if counted else fmean(most_differing(*p) for p in pairs)
+    changed = [
+        share * row["images"]
+        for row in rows
+        if (diagnosis := row.get("diagnosis")) and (share := diagnosis["changed"]) is not None
+    ]
+    counted = counted and len(changed) == len(rows)
+    differing = fmean(changed) if counted else fmean(most_differing(*pair) for pair in pairs)
     gained, half = fmean(images), half_width(differing)
-    beyond = "gain" if gained > half else "loss" if gained < -half else "chance" if differing else "same"
-    classes = {
-        name: fmean(a["per_class"][name]["accuracy"] - b["per_class"][name]["accuracy"] for a, b in pairs)
-        for name in rows[0]["per_class"]
-        if all(row["per_class"][name]["images"] for row in rows)
-    }
-    return {
-        "gain": 100 * gained / divisor,
-        "interval": [100 * (gained - half) / divisor, 100 * (gained + half) / divisor],
-        "beyond_chance": beyond,
-        "pairs_known": counted,
-        "gains": [100 * one / divisor for one in images],
-        "classes": classes,
-    }
+    return Gain(
+        reference,
+        100 * gained / divisor,
+        [100 * (gained - half) / divisor, 100 * (gained + half) / divisor],
+        "gain" if gained > half else "loss" if gained < -half else "chance" if differing else "same",
+        counted,
+        [100 * difference / divisor for difference in images],
+        {name: fmean(changes) for name in rows[0]["per_class"] if (changes := _class_gains(name, pairs))},
+    )
+
+
+def _class_gains(name: str, pairs: list[tuple[ResultRow, ResultRow]]) -> list[float]:
+    """Points gained in one class, by seed; empty if a seed has no images of it."""
+    changes = []
+    for row, other in pairs:
+        after, before = row["per_class"][name]["accuracy"], other["per_class"][name]["accuracy"]
+        if after is None or before is None:
+            return []
+        changes.append(after - before)
+    return changes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clip_tca.core.resources import resource
-from clip_tca.results.names import PROTOCOLS
+from clip_tca.results.schema import PROTOCOLS, EvaluationRecord
 
 MODELS = ("ViT-B-16", "ViT-B-16-quickgelu")
 OPENAI = "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f"
@@ -19,8 +19,8 @@ OPENAI = "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f"
 
 
 @dataclass(frozen=True)
-class Reported:
-    """One published row: accuracy by domain and on average, with its source and divisor."""
+class PublishedRow:
+    """One published row: accuracy (%) by domain and on average, standard deviations, and what it is divided by."""
 
     method: str
     accuracy: dict[str, float]
@@ -35,37 +35,38 @@ def published() -> dict[str, Any]:
     return content
 
 
-def why_not(record: dict[str, Any]) -> str | None:
+def why_not(record: EvaluationRecord) -> str | None:
     """Why no published number can stand beside this record; None if it can."""
     model, title = record["model"], "published numbers are not shown"
-    if record["data"]["origin"]["kind"] == "embeddings":
+    if record["data"]["origin"].get("kind") == "embeddings":
         return f"{title}: this is a file of embeddings, and whether it holds all images is not known"
-    if record["dataset"] not in published()["datasets"]:
+    benchmark = published()["datasets"].get(record["dataset"])
+    if benchmark is None or not set(record["data"]["domains"]) <= set(benchmark["domains"]):
         return f"{title}: none are known for {record['dataset']}"
+    if model is None:
+        return f"{title}: the model is not known"
     if model["model"] not in MODELS or not (model["pretrained"] == "openai" or model["weights"] == OPENAI):
-        which = " / ".join(filter(None, (model["model"], model["pretrained"])))
-        return f"{title}: they are for ViT-B-16-quickgelu / openai, this is {which}"
+        name = " / ".join(filter(None, (model["model"], model["pretrained"])))
+        return f"{title}: they are for ViT-B-16-quickgelu / openai, this is {name}"
     if record["data"]["differences"]:
         return f"{title}: they are for the whole data set, and the counts differ"
     return None
 
 
-def rows(record: dict[str, Any], wanted: list[str]) -> list[Reported]:
-    """Published rows for the domains ``wanted``: as published, and rescaled where the divisor was another."""
+def published_rows(record: EvaluationRecord, domains: list[str]) -> list[PublishedRow]:
+    """Published rows for ``domains``: as published, and rescaled where the divisor was another; none if none apply."""
     if why_not(record):
         return []
-    known = published()["datasets"][record["dataset"]]
-    found = []
-    for method, row in known["methods"].items():
-        forms = [("accuracy", "", PROTOCOLS[row["protocol"]])]
+    benchmark = published()["datasets"][record["dataset"]]
+    rows = []
+    for method, row in benchmark["methods"].items():
+        forms = [("accuracy", "average", "", PROTOCOLS[row["protocol"]])]
         if "rescaled_to_kept" in row:
-            forms.append(("rescaled_to_kept", ", rescaled", PROTOCOLS["kept"]))
-        for key, suffix, divided_by in forms:
-            accuracy = dict(zip(known["domains"], row[key], strict=True))
-            std = dict(zip(known["domains"], row.get("std", []), strict=False)) if key == "accuracy" else {}
-            values = [accuracy[domain] for domain in wanted]
-            name = f"{method} [{row['measured_by']}{suffix}]"
-            whole = row["average" if key == "accuracy" else "rescaled_average"]
-            average = whole if len(wanted) == len(accuracy) else sum(values) / len(values)
-            found.append(Reported(name, accuracy, std, average, divided_by))
-    return found
+            forms.append(("rescaled_to_kept", "rescaled_average", ", rescaled", PROTOCOLS["kept"]))
+        for key, average_key, suffix, divisor in forms:
+            accuracy = dict(zip(benchmark["domains"], row[key], strict=True))
+            std = dict(zip(benchmark["domains"], row.get("std", []), strict=False)) if key == "accuracy" else {}
+            values = [accuracy[domain] for domain in domains if domain in accuracy]
+            average = row[average_key] if len(values) == len(accuracy) else sum(values) / len(values)
+            rows.append(PublishedRow(f"{method} [{row['measured_by']}{suffix}]", accuracy, std, average, divisor))
+    return rows

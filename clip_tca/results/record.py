@@ -1,28 +1,28 @@
-"""Reading records of ``clip-tca eval`` back, and refusing what is none."""
+"""Reading records of ``clip-tca eval``. A file is checked once, here; what consumes a record relies on that."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from clip_tca.results.names import SCHEMA
-from clip_tca.results.rendering import render
+from clip_tca.adapters.diagnosis_record import Diagnosis
+from clip_tca.methods.registry import ZERO_SHOT
+from clip_tca.results.schema import SCHEMA_VERSION, EvaluationRecord, ResultRow
+from clip_tca.results.validation import validate
 
-DAMAGED = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
-"""What using a record raises whose figures are missing, or wrong."""
 
-
-def read_all(paths: Iterable[str | Path]) -> dict[str, dict[str, Any]]:
-    """All records of files, by a name each: that of the file, with a number if it holds several."""
-    records: dict[str, dict[str, Any]] = {}
+def read_all(paths: Iterable[str | Path]) -> dict[str, EvaluationRecord]:
+    """All records of several files, by label: the name of the file, with a number if it holds several records."""
+    labelled: dict[str, EvaluationRecord] = {}
     for path in paths:
-        found = read(Path(path))
-        for number, record in enumerate(found, 1):
-            label = Path(path).stem + (f"#{number}" if len(found) > 1 else "")
-            records[label if label not in records else f"{path}#{number}"] = record
-    return records
+        records = read(Path(path))
+        for number, record in enumerate(records, 1):
+            label = Path(path).stem + (f"#{number}" if len(records) > 1 else "")
+            labelled[label if label not in labelled else f"{path}#{number}"] = record
+    return labelled
 
 
 def parse(path: Path) -> Any:
@@ -35,36 +35,93 @@ def parse(path: Path) -> Any:
         raise ValueError(f"{path}: not a record of clip-tca eval ({error})") from None
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a file: one, or those of a recipe."""
+def read(path: Path) -> list[EvaluationRecord]:
+    """The records of a file: one, or those of a recipe.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not JSON, of another schema version, or damaged; the message names the field.
+    """
     content = parse(path)
     try:
-        records: list[dict[str, Any]] = content.get("records", [content])
+        records: list[EvaluationRecord] = content.get("records", [content])
         versions = [record["schema_version"] for record in records]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a record of clip-tca eval ({error})") from None
-    if other := [version for version in versions if version != SCHEMA]:
-        raise ValueError(f"{path}: schema {other[0]}, this version of clip-tca reads {SCHEMA}; evaluate again")
-    try:
-        for record in records:
-            check(record)
-            render([record], "table")
-    except DAMAGED as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"{path}: not a whole record of clip-tca eval ({reason}); evaluate again") from None
+    if other := [version for version in versions if version != SCHEMA_VERSION]:
+        raise ValueError(f"{path}: schema {other[0]}, this version of clip-tca reads {SCHEMA_VERSION}; evaluate again")
     if not records:
         raise ValueError(f"{path}: holds no record")
+    for record in records:
+        try:
+            check(record)
+        except ValueError as error:
+            raise ValueError(f"{path}: not a whole record of clip-tca eval ({error}); evaluate again") from None
     return records
 
 
-def check(record: dict[str, Any]) -> None:
-    """Raise ValueError if the rows of a record contradict themselves."""
-    for key in ("dataset", "protocol", "setting", "batch_size", "seeds", "data", "model", "prompts", "methods", "cost"):
-        record[key]
+def check(record: EvaluationRecord) -> None:
+    """Raise ValueError unless a record has the types of its schema and its parts agree with each other."""
+    validate(record, EvaluationRecord)
+    domains, methods = record["data"]["domains"], [method["name"] for method in record["methods"]]
     if not record["rows"]:
         raise ValueError("it has no rows")
-    for row in record["rows"]:
-        if row["domain"] not in record["data"]["domains"]:
-            raise ValueError(f"domain {row['domain']!r} is not in its data")
-        if not abs(row["accuracy"] - 100 * row["correct"] / row["divisor"]) <= 1e-6:  # not a number is wrong, too
-            raise ValueError(f"accuracy {row['accuracy']} of {row['method']} is not {row['correct']}/{row['divisor']}")
+    rows: list[tuple[object, ...]] = [(row["method"], row["domain"], row["seed"]) for row in record["rows"]]
+    _check_complete("rows", rows, product(methods, domains, record["seeds"]))
+    for i, row in enumerate(record["rows"]):
+        try:
+            _check_row(row, record["data"]["classes"])
+        except ValueError as error:
+            raise ValueError(f"rows[{i}]: {error}") from None
+    if any(not cost["images"] for cost in record["cost"]["methods"].values()):
+        raise ValueError("cost.methods: a method has seen no images")
+    if (forgetting := record.get("forgetting")) is not None:
+        references = {row["domain"] for row in forgetting}
+        if len(references) != 1:
+            raise ValueError(f"forgetting: {len(references)} source-like domains, not 1")
+        adapting = [name for name in methods if name != ZERO_SHOT]
+        others = [domain for domain in domains if domain not in references]
+        _check_complete("forgetting", [(r["method"], r["adapted_to"]) for r in forgetting], product(adapting, others))
+
+
+def _check_complete(field: str, present: list[tuple[object, ...]], expected: Iterable[tuple[object, ...]]) -> None:
+    """One entry for each combination, and no other."""
+    wanted = set(expected)
+    if missing := sorted(wanted - set(present), key=str):
+        raise ValueError(f"{field}: there is none for {', '.join(map(str, missing[0]))}")
+    if len(present) != len(wanted):
+        wrong = next(key for key in present if key not in wanted or present.count(key) > 1)
+        raise ValueError(f"{field}: {', '.join(map(str, wrong))} is unknown or a duplicate")
+
+
+def _check_row(row: ResultRow, classes: list[str]) -> None:
+    correct, images, divisor, scores = row["correct"], row["images"], row["divisor"], row["per_class"]
+    if not 0 <= correct <= images <= divisor or not images:
+        raise ValueError(f"{correct} correct of {images} images, divided by {divisor}")
+    if abs(row["accuracy"] - 100 * correct / divisor) > 1e-6:
+        raise ValueError(f"accuracy {row['accuracy']} of {row['method']} is not {correct}/{divisor}")
+    if set(scores) != set(classes):
+        raise ValueError("per_class: its classes are not those of the data")
+    for name, score in scores.items():
+        if score["correct"] > score["images"] or (score["accuracy"] is None) != (score["images"] == 0):
+            raise ValueError(f"per_class.{name}: its figures contradict each other")
+    if len(scores) == len(classes) and sum(score["correct"] for score in scores.values()) != correct:
+        raise ValueError(f"per_class: the correct predictions are not {correct} in all")
+    confusion = row.get("confusion")
+    if confusion is not None and {len(confusion), *map(len, confusion)} != {len(classes)}:
+        raise ValueError(f"confusion: not a matrix of {len(classes)} × {len(classes)}")
+    if "diagnosis" in row:
+        _check_diagnosis(row["diagnosis"], len(classes))
+
+
+def _check_diagnosis(diagnosis: Diagnosis, classes: int) -> None:
+    needed = ("chosen", "covariance_shift", "uncertainty_mean") if "chosen" in diagnosis else ("counts",)
+    if missing := [name for name in needed if name not in diagnosis]:
+        raise ValueError(f"diagnosis: {missing[0]!r} is missing")
+    counts = [diagnosis.get("predicted"), diagnosis.get("chosen"), diagnosis.get("counts")]
+    if diagnosis["classes"] != classes or any(len(listed) != classes for listed in counts if listed is not None):
+        raise ValueError(f"diagnosis: not of {classes} classes")
+    if not diagnosis["embeddings"] or not diagnosis["dim"]:
+        raise ValueError("diagnosis: of no embeddings")
+    if not 0 <= (diagnosis["changed"] or 0.0) <= 1:
+        raise ValueError(f"diagnosis: {diagnosis['changed']} of the predictions change")

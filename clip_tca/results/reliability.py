@@ -1,7 +1,7 @@
-"""Whether adaptation is to be trusted, by signs that need no labels.
+"""Whether adaptation can be trusted, by indicators that need no labels.
 
-No sign of this kind can prove that adaptation helps: that the certain predictions are also right is the premise, and
-only labels could show it. What the signs do show is where the premise or the statistics can't hold. Each limit was
+No indicator of this kind can prove that adaptation helps: that confident predictions are also right is the premise, and
+only labels could show it. What indicators do show is where the premise or the statistics can't hold. Each limit was
 checked on subsets of real and made-up data, with what it got right and wrong, in eval/explain.md.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from clip_tca.adapters.diagnosis import Diagnosis
+from clip_tca.adapters.diagnosis_record import Diagnosis
 
 Verdict = Literal["trusted", "with care", "not here", "little effect"]
 
@@ -37,23 +37,23 @@ DOMINANT = 0.8
 """Share of one class in the pseudo-source above which it describes that class and not the data (3 classes or more)."""
 
 UNCERTAIN = 0.1
-"""Mean uncertainty of the chosen, as a share of a pure guess, above which they can't be called certain."""
+"""Mean uncertainty of the chosen, as a share of that of a uniform guess, above which they can't be called certain."""
 
 
 @dataclass(frozen=True)
-class Sign:
+class Indicator:
     """One sentence with its figure; ``level`` is 0 for reassuring, 1 for a reason for care, 2 for one against."""
 
     level: int
     text: str
 
 
-def verdict(found: list[Sign], diagnosis: Diagnosis) -> Verdict:
-    """The worst sign decides, unless hardly anything is changed."""
+def verdict(indicators: list[Indicator], diagnosis: Diagnosis) -> Verdict:
+    """The worst indicator decides, unless hardly anything is changed."""
     if has_little_effect(diagnosis):
         return "little effect"
     names: tuple[Verdict, ...] = ("trusted", "with care", "not here")
-    return names[max((sign.level for sign in found), default=0)]
+    return names[max((indicator.level for indicator in indicators), default=0)]
 
 
 def has_little_effect(diagnosis: Diagnosis) -> bool:
@@ -67,15 +67,12 @@ def stands_still(diagnosis: Diagnosis) -> bool:
     return (diagnosis["movement"] or 0.0) <= STILL
 
 
-def signs(diagnosis: Diagnosis, names: list[str]) -> list[Sign]:
-    """Every sign that the figures give, with the class names in ``names``."""
-    found = [_enough(diagnosis), _missed(diagnosis, names)]
-    if "chosen" in diagnosis:
-        found += _selection(diagnosis, names)
-    return [*found, *_effect(diagnosis)]
+def indicators(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
+    """Every indicator that the figures give, with the class names in ``names``."""
+    return [_sample_size(diagnosis), _coverage(diagnosis, names), *_selection(diagnosis, names), *_effect(diagnosis)]
 
 
-def missed(diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
+def missed_classes(diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
     """Classes that zero-shot never predicts, and those predicted of which nothing was used."""
     predicted = diagnosis["predicted"] or [1] * diagnosis["classes"]
     used = diagnosis.get("chosen") or diagnosis.get("counts") or predicted
@@ -83,75 +80,82 @@ def missed(diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
     return never, [c for c, count in enumerate(used) if count < 1 and c not in never]
 
 
-def skewed(diagnosis: Diagnosis) -> float:
+def skew(chosen: list[int], predicted: list[int]) -> float:
     """Total variation distance of the class shares of the chosen from those of all zero-shot predictions."""
-    chosen, predicted = diagnosis["chosen"], diagnosis["predicted"] or []
     total, seen = max(1, sum(chosen)), max(1, sum(predicted))
-    return float(sum(abs(a / total - b / seen) for a, b in zip(chosen, predicted, strict=True)) / 2)
+    return sum(abs(a / total - b / seen) for a, b in zip(chosen, predicted, strict=True)) / 2
 
 
-def named(classes: list[int], names: list[str], most: int = 6) -> str:
+def class_list(classes: list[int], names: list[str], most: int = 6) -> str:
     """The names of some classes, not more than ``most``."""
     more = f" and {len(classes) - most} more" if len(classes) > most else ""
     return ", ".join(names[c] for c in classes[:most]) + more
 
 
-def _enough(diagnosis: Diagnosis) -> Sign:
+def _sample_size(diagnosis: Diagnosis) -> Indicator:
     n, d = diagnosis["embeddings"], diagnosis["dim"]
     if n > d:
-        return Sign(0, f"{n} embeddings for {d} dimensions ({n / d:.1f} each): enough for a covariance.")
-    return Sign(1, f"{n} embeddings for {d} dimensions: fewer than a covariance needs; most of it is shrinkage.")
+        return Indicator(0, f"{n} embeddings for {d} dimensions ({n / d:.1f} each): enough for a covariance.")
+    return Indicator(1, f"{n} embeddings for {d} dimensions: fewer than a covariance needs; most of it is shrinkage.")
 
 
-def _missed(diagnosis: Diagnosis, names: list[str]) -> Sign:
-    (never, unused), c = missed(diagnosis), diagnosis["classes"]
+def _coverage(diagnosis: Diagnosis, names: list[str]) -> Indicator:
+    (never, unused), c = missed_classes(diagnosis), diagnosis["classes"]
     count = len(never) + len(unused)
     if not count:
-        return Sign(0, f"All {c} classes are represented.")
-    parts = [f"{len(never)} never predicted ({named(never, names)})"] if never else []
-    parts += [f"{len(unused)} without weight ({named(unused, names)})"] if unused else []
-    told = f"{count} of {c} classes are missed: {', '.join(parts)}."
+        return Indicator(0, f"All {c} classes are represented.")
+    parts = [f"{len(never)} never predicted ({class_list(never, names)})"] if never else []
+    parts += [f"{len(unused)} without weight ({class_list(unused, names)})"] if unused else []
+    sentence = f"{count} of {c} classes are missed: {', '.join(parts)}."
     if never:
-        told += " What is never predicted is either absent, or the model is blind to it."
-    return Sign(2 if count / c > MISSED else 1, told)
+        sentence += " A class that is never predicted is either absent, or the model does not recognise it."
+    return Indicator(2 if count / c > MISSED else 1, sentence)
 
 
-def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Sign]:
+def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
+    if "chosen" not in diagnosis:
+        return []
     chosen, total, n = diagnosis["chosen"], sum(diagnosis["chosen"]), diagnosis["embeddings"]
     if total in (0, n):
-        what = "all" if total else "none"
-        return [Sign(1, f"The pseudo-source is {what} of the {n} embeddings: there is nothing to align to.")]
-    found = []
+        amount = "all" if total else "none"
+        return [Indicator(1, f"The pseudo-source is {amount} of the {n} embeddings: there is nothing to align to.")]
+    results = []
     share, largest = max(chosen) / total, chosen.index(max(chosen))
     if share > DOMINANT and diagnosis["classes"] > 2:
-        found.append(Sign(1, f"{share:.0%} of the chosen are {names[largest]}: the target is nearly one class."))
-    skew = skewed(diagnosis)
-    if skew > SKEWED[0]:
-        level = 2 if skew > SKEWED[1] else 1
-        found.append(Sign(level, f"Class shares of the chosen are {skew:.0%} off those of all predictions."))
-    else:
-        found.append(Sign(0, f"Class shares of the chosen are those of all predictions but for {skew:.0%}."))
+        results.append(Indicator(1, f"{share:.0%} of the chosen are {names[largest]}: the target is nearly one class."))
+    if diagnosis["predicted"] is not None:
+        distance = skew(chosen, diagnosis["predicted"])
+        if distance > SKEWED[0]:
+            level = 2 if distance > SKEWED[1] else 1
+            sentence = f"Class shares of the chosen are {distance:.0%} off those of all predictions."
+        else:
+            level = 0
+            sentence = f"Class shares of the chosen are those of all predictions but for {distance:.0%}."
+        results.append(Indicator(level, sentence))
     mean = diagnosis["uncertainty_mean"]
     if mean is not None and mean > UNCERTAIN:
-        found.append(Sign(1, f"The chosen are not certain: their uncertainty is {mean:.0%} of a pure guess's."))
+        results.append(Indicator(1, f"The chosen are not certain: their uncertainty is {mean:.0%} of a pure guess's."))
     elif mean is not None:
-        found.append(Sign(0, f"The chosen are certain: their uncertainty is {mean:.1%} of a pure guess's."))
-    return found
+        results.append(Indicator(0, f"The chosen are certain: their uncertainty is {mean:.1%} of a pure guess's."))
+    return results
 
 
-def _effect(diagnosis: Diagnosis) -> list[Sign]:
-    found, movement, changed = [], diagnosis["movement"] or 0.0, diagnosis["changed"]
+def _effect(diagnosis: Diagnosis) -> list[Indicator]:
+    movement, changed = diagnosis["movement"] or 0.0, diagnosis["changed"]
+    moved = f"Embeddings move by {movement:.2f} of their spread:"
     if movement > MOVED[1]:
-        found.append(Sign(2, f"Embeddings move by {movement:.2f} of their spread: further than they lie apart."))
+        results = [Indicator(2, f"{moved} further than they lie apart.")]
     elif movement > MOVED[0]:
-        found.append(Sign(1, f"Embeddings move by {movement:.2f} of their spread: nearly as far as they lie apart."))
+        results = [Indicator(1, f"{moved} nearly as far as they lie apart.")]
     elif movement > STILL:
-        found.append(Sign(0, f"Embeddings move by {movement:.2f} of their spread: less than they lie apart."))
+        results = [Indicator(0, f"{moved} less than they lie apart.")]
     else:
-        found.append(Sign(0, "No embedding moves."))
+        results = [Indicator(0, "No embedding moves.")]
     if changed is not None and changed > CHANGED:
-        found.append(Sign(2, f"{changed:.1%} of the predictions change, more than doubt can explain."))
+        results.append(Indicator(2, f"{changed:.1%} of the predictions change, more than uncertainty can explain."))
+    elif changed:
+        bound = f"accuracy can't change by more than {100 * changed:.1f} points"
+        results.append(Indicator(0, f"{changed:.1%} of the predictions change: {bound}."))
     elif changed is not None:
-        bound = "accuracy stays as it is" if not changed else f"accuracy can't change by more than {100 * changed:.1f}"
-        found.append(Sign(0, f"{changed:.1%} of the predictions change: {bound}{' points' if changed else ''}."))
-    return found
+        results.append(Indicator(0, "0.0% of the predictions change: accuracy stays as it is."))
+    return results

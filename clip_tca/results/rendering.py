@@ -6,49 +6,50 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from clip_tca.results.side_tables import extra_tables
-from clip_tca.results.table import Table, table
+from clip_tca.results.schema import EvaluationRecord
+from clip_tca.results.side_tables import side_tables
+from clip_tca.results.table import Table, accuracy_table
 
 
-def as_text(shown: Table) -> str:
+def as_text(table: Table) -> str:
     """Aligned columns for a terminal."""
-    rows = [shown.head, *[row for _, lines in shown.sections for row in lines]]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(shown.head))]
+    rows = [table.head, *[row for _, lines in table.sections for row in lines]]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(table.head))]
     last = len(widths) - 1
 
     def line(row: list[str]) -> str:
         cells = [cell.ljust(widths[i]) if i in (0, last) else cell.rjust(widths[i]) for i, cell in enumerate(row)]
         return "  ".join(cells).rstrip()
 
-    lines = [*shown.title, "", line(shown.head)]
-    for number, (name, section) in enumerate(shown.sections):
-        if len(shown.sections) > 1:
+    lines = [*table.title, "", line(table.head)]
+    for number, (name, section) in enumerate(table.sections):
+        if len(table.sections) > 1:
             lines += [*([""] if number else []), f"[{name}]"]
         lines += map(line, section)
-    return "\n".join([*lines, *(["", *shown.notes] if shown.notes else [])]) + "\n"
+    return "\n".join([*lines, *(["", *table.notes] if table.notes else [])]) + "\n"
 
 
-def as_markdown(shown: Table) -> str:
+def as_markdown(table: Table) -> str:
     """A GitHub table."""
 
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    lines = ["  \n".join(shown.title), "", line(shown.head)]
+    lines = ["  \n".join(table.title), "", line(table.head)]
     lines.append(
-        "|" + "|".join("---" if i in (0, len(shown.head) - 1) else "---:" for i in range(len(shown.head))) + "|"
+        "|" + "|".join("---" if i in (0, len(table.head) - 1) else "---:" for i in range(len(table.head))) + "|"
     )
-    for name, section in shown.sections:
-        if len(shown.sections) > 1:
-            lines.append(line([f"*{name}*", *[""] * (len(shown.head) - 1)]))
+    for name, section in table.sections:
+        if len(table.sections) > 1:
+            lines.append(line([f"*{name}*", *[""] * (len(table.head) - 1)]))
         lines += map(line, section)
-    return "\n".join([*lines, *[f"\n{note}" for note in shown.notes]]) + "\n"
+    return "\n".join([*lines, *[f"\n{note}" for note in table.notes]]) + "\n"
 
 
-def as_latex(shown: Table) -> str:
+def as_latex(table: Table) -> str:
     """A booktabs table."""
     special = {
         "\\": r"\textbackslash{}",
@@ -65,28 +66,28 @@ def as_latex(shown: Table) -> str:
     def line(cells: list[str]) -> str:
         return " & ".join("".join(special.get(letter, letter) for letter in cell) for cell in cells) + r" \\"
 
-    width = len(shown.head)
+    width = len(table.head)
     lines = [
-        *[f"% {text}" for text in [*shown.title, *shown.notes]],
+        *[f"% {text}" for text in [*table.title, *table.notes]],
         rf"\begin{{tabular}}{{l{'r' * (width - 2)}l}}",
         r"\toprule",
     ]
-    lines += [line(shown.head)]
-    for name, section in shown.sections:
+    lines += [line(table.head)]
+    for name, section in table.sections:
         lines.append(r"\midrule")
-        if len(shown.sections) > 1:
+        if len(table.sections) > 1:
             heading = line([name]).removesuffix(r" \\")
             lines.append(rf"\multicolumn{{{width}}}{{l}}{{\emph{{{heading}}}}} \\")
         lines += map(line, section)
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def as_csv(shown: Table) -> str:
+def as_csv(table: Table) -> str:
     """Rows with the section's name in the first column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["section", *shown.head])
-    for name, section in shown.sections:
+    writer.writerow(["section", *table.head])
+    for name, section in table.sections:
         writer.writerows([name, *row] for row in section)
     return text.getvalue()
 
@@ -97,6 +98,8 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
     "markdown": as_markdown,
     "latex": as_latex,
 }
+FORMATS = ("table", "json", "csv", "markdown", "latex")
+"""What :func:`render` and ``--format`` take."""
 
 
 def visible(text: str) -> str:
@@ -104,29 +107,37 @@ def visible(text: str) -> str:
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
-def printable(shown: Table) -> Table:
+def printable(table: Table) -> Table:
     """The table with line ends and other control characters in names written out."""
-    sections = [(visible(name), [[visible(cell) for cell in row] for row in rows]) for name, rows in shown.sections]
-    title, head, notes = ([visible(line) for line in part] for part in (shown.title, shown.head, shown.notes))
+    sections = [(visible(name), [[visible(cell) for cell in row] for row in rows]) for name, rows in table.sections]
+    title, head, notes = ([visible(line) for line in part] for part in (table.title, table.head, table.notes))
     return Table(title, head, sections, notes)
 
 
-def as_json(content: dict[str, Any]) -> str:
-    """JSON with a line for each entry, but one for a whole list of numbers: a row of a confusion matrix.
+def as_json(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry, but one line for a whole list of numbers, such as a row of a confusion matrix.
 
-    No string of JSON holds a line end as it is, so what follows a bracket and a line end is never text.
+    No string of JSON contains a line end as it is, so what follows a bracket and a line end is never text.
     """
     text = json.dumps(content, indent=1)
-    return re.sub(r"\[\n[\s\d.,eE+-]*\]", lambda found: "[" + " ".join(found[0][1:-1].split()) + "]", text) + "\n"
+    return re.sub(r"\[\n[\s\d.,eE+-]*\]", lambda match: "[" + " ".join(match[0][1:-1].split()) + "]", text) + "\n"
 
 
-def render(records: list[dict[str, Any]], form: str) -> str:
-    """Records in one of the formats: several are a list in JSON, and tables one after the other elsewhere."""
-    if form == "json":
-        return as_json(records[0] if len(records) == 1 else {"records": records})
-    return render_tables([shown for record in records for shown in (table(record), *extra_tables(record))], form)
+def render(records: EvaluationRecord | Sequence[EvaluationRecord], format: str = "table") -> str:  # noqa: A002
+    """What :func:`clip_tca.evaluate` returns as text: accuracy of each method and domain, with the published numbers.
+
+    Args:
+        records: One record, or several: in JSON they become a list, elsewhere one table follows the other.
+        format: ``table`` (plain text), ``json``, ``csv``, ``markdown`` or ``latex``.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format: {format!r}; allowed are {', '.join(FORMATS)}")
+    listed = [records] if isinstance(records, Mapping) else records
+    if format == "json":
+        return as_json(listed[0] if len(listed) == 1 else {"records": listed})
+    return render_tables([table for r in listed for table in (accuracy_table(r), *side_tables(r))], format)
 
 
-def render_tables(tables: list[Table], form: str) -> str:
+def render_tables(tables: Sequence[Table], format: str) -> str:  # noqa: A002
     """Tables one after the other, in any format but JSON."""
-    return "\n".join(RENDERERS[form](printable(shown)) for shown in tables)
+    return "\n".join(RENDERERS[format](printable(table)) for table in tables)

@@ -1,13 +1,13 @@
-"""Records as tables. Every row says what its accuracy is divided by."""
+"""Tables of accuracy. Every row says what its accuracy is divided by."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
-from typing import Any
 
-from clip_tca.results import published
-from clip_tca.results.names import PROTOCOLS
+from clip_tca.methods.registry import ZERO_SHOT
+from clip_tca.results.published import published, published_rows, why_not
+from clip_tca.results.schema import PROTOCOLS, EvaluationRecord
 
 
 @dataclass
@@ -20,85 +20,91 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
 
-def summary(record: dict[str, Any]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Mean and population standard deviation over seeds, by method and domain."""
+def summary(record: EvaluationRecord) -> dict[str, dict[str, tuple[float, float]]]:
+    """Mean and population standard deviation of the accuracy (%) over seeds, by method and domain."""
     values: dict[str, dict[str, list[float]]] = {}
     for row in record["rows"]:
         values.setdefault(row["method"], {}).setdefault(row["domain"], []).append(row["accuracy"])
     return {
-        method: {domain: (fmean(found), pstdev(found)) for domain, found in domains.items()}
+        method: {domain: (fmean(accuracies), pstdev(accuracies)) for domain, accuracies in domains.items()}
         for method, domains in values.items()
     }
 
 
-def table(record: dict[str, Any]) -> Table:
+def accuracy_table(record: EvaluationRecord) -> Table:
     """Measured rows, then the published ones."""
     domains = list(record["data"]["domains"])
-    head = ["method", *domains, "average", "gain", "divided by"]
-    sections = [("measured", _measured(record, domains))]
-    return Table(_title(record), head, [*sections, *_reported(record, domains)], _notes(record))
+    sections = [("measured", _measured(record, domains)), *_reported(record, domains)]
+    return Table(_title(record), _head(domains), sections, _notes(record))
 
 
-def comparison(records: dict[str, dict[str, Any]]) -> list[Table]:
+def comparison(records: dict[str, EvaluationRecord]) -> list[Table]:
     """One table for each data set, with the measured rows of all records and one set of published ones."""
+    by_dataset: dict[str, dict[str, EvaluationRecord]] = {}
+    for label, record in records.items():
+        by_dataset.setdefault(_dataset(record), {})[label] = record
     tables = []
-    for dataset in dict.fromkeys(map(_dataset, records.values())):
-        mine = {name: record for name, record in records.items() if _dataset(record) == dataset}
-        domains = list(dict.fromkeys(domain for record in mine.values() for domain in record["data"]["domains"]))
+    for group in by_dataset.values():
+        domains = list(dict.fromkeys(domain for record in group.values() for domain in record["data"]["domains"]))
         title, notes, sections = [], [], []
-        for name, record in mine.items():
-            title += [f"{name}: {line}" for line in _title(record)]
-            notes += [f"{name}: {line}" for line in _notes(record)]
-            sections.append((name, _measured(record, domains)))
-        sections += next(filter(None, (_reported(record, domains) for record in mine.values())), [])
-        tables.append(Table(title, ["method", *domains, "average", "gain", "divided by"], sections, notes))
+        for label, record in group.items():
+            title += [f"{label}: {line}" for line in _title(record)]
+            notes += [f"{label}: {line}" for line in _notes(record)]
+            sections.append((label, _measured(record, domains)))
+        sections += next(filter(None, (_reported(record, domains) for record in group.values())), [])
+        tables.append(Table(title, _head(domains), sections, notes))
     return tables
 
 
-def _dataset(record: dict[str, Any]) -> str:
-    """Its name: of a folder of one's own, the folder's."""
-    name: str = record["dataset"]
-    return f"{name} {record['data']['name']}" if name == "folder" and record["data"].get("name") else name
+def has_batches(record: EvaluationRecord) -> bool:
+    """Whether results depend on the batch size: by the setting, the protocol, or a base method."""
+    whole = record["setting"] == "transductive" and record["protocol"] == "full"
+    return not whole or any("base" in method for method in record["methods"])
 
 
-def _reported(record: dict[str, Any], domains: list[str]) -> list[tuple[str, list[list[str]]]]:
+def _head(domains: list[str]) -> list[str]:
+    return ["method", *domains, "average", "gain", "divided by"]
+
+
+def _dataset(record: EvaluationRecord) -> str:
+    """The name of the data set; for images of the user, also that of their folder."""
+    name, folder = record["dataset"], record["data"].get("name")
+    return f"{name} {folder}" if name == "folder" and folder else name
+
+
+def _reported(record: EvaluationRecord, domains: list[str]) -> list[tuple[str, list[list[str]]]]:
     """The published rows that can stand beside the record, as a section; no section where none can."""
-    lines = [
-        [row.method, *[_cell(row.accuracy[d], row.std.get(d)) for d in domains], _cell(row.average), "", row.divisor]
-        for row in published.rows(record, domains)
-    ]
-    return [(f"reported ({published.published()['source']})", lines)] if lines else []
+    lines = []
+    for row in published_rows(record, domains):
+        cells = [_cell(row.accuracy[d], row.std.get(d)) if d in row.accuracy else "" for d in domains]
+        lines.append([row.method, *cells, _cell(row.average), "", row.divisor])
+    return [(f"reported ({published()['source']})", lines)] if lines else []
 
 
-def _measured(record: dict[str, Any], domains: list[str]) -> list[list[str]]:
+def _measured(record: EvaluationRecord, domains: list[str]) -> list[list[str]]:
     oracles = {method["name"] for method in record["methods"] if method["uses_labels"]}
     several = len(record["seeds"]) > 1
-    means = summary(record)
-    base = _average(means["zero-shot"]) if "zero-shot" in means else None
+    methods = summary(record)
+    zero_shot = _average(methods[ZERO_SHOT]) if ZERO_SHOT in methods else None
     lines = []
-    for method, found in means.items():
+    for method, values in methods.items():
         name = f"{method} (oracle: uses true labels)" if method in oracles else method
-        cells = [_cell(*(found[d] if several else found[d][:1])) if d in found else "" for d in domains]
-        gain = "" if base is None else f"{_average(found) - base:+.2f}"
-        lines.append([name, *cells, _cell(_average(found)), gain, PROTOCOLS[record["protocol"]]])
+        cells = [_cell(*(values[d] if several else values[d][:1])) if d in values else "" for d in domains]
+        average = _average(values)
+        gain = "" if zero_shot is None else f"{average - zero_shot:+.2f}"
+        lines.append([name, *cells, _cell(average), gain, PROTOCOLS[record["protocol"]]])
     return lines
 
 
-def _average(found: dict[str, tuple[float, float]]) -> float:
-    return fmean(mean for mean, _ in found.values())
+def _average(values: dict[str, tuple[float, float]]) -> float:
+    return fmean(mean for mean, _ in values.values())
 
 
 def _cell(value: float, std: float | None = None) -> str:
     return f"{value:.2f}" if std is None else f"{value:.2f} ± {std:.2f}"
 
 
-def has_batches(record: dict[str, Any]) -> bool:
-    """Whether anything depends on the size of batches: the setting, the protocol, or a base method."""
-    whole = record["setting"] == "transductive" and record["protocol"] == "full"
-    return not whole or any("base" in method for method in record["methods"])
-
-
-def _title(record: dict[str, Any]) -> list[str]:
+def _title(record: EvaluationRecord) -> list[str]:
     batches = f", batch {record['batch_size']}" if has_batches(record) else ""
     seeds = len(record["seeds"])
     shuffles = f", mean ± std of {seeds} shuffles" if seeds > 1 else ""
@@ -112,28 +118,29 @@ def _title(record: dict[str, Any]) -> list[str]:
         lines.append(f"Model {model['model']} ({weights}), {model['precision']}, {model['device']}.")
     if prompts:
         count = len(prompts["templates"])
-        shown = f'"{prompts["templates"][0]}"' if count == 1 else f"{count} templates"
-        lines.append(f"Prompts {prompts['name']}: {shown}, {prompts['class_names']} class names.")
+        templates = f'"{prompts["templates"][0]}"' if count == 1 else f"{count} templates"
+        lines.append(f"Prompts {prompts['name']}: {templates}, {prompts['class_names']} class names.")
     return lines
 
 
-def _notes(record: dict[str, Any]) -> list[str]:
+def _notes(record: EvaluationRecord) -> list[str]:
     notes = []
-    kind = record["data"]["origin"]["kind"]
-    if kind == "synthetic":
+    data = record["data"]
+    is_made_up, is_demo = data["origin"].get("kind") == "synthetic", record["dataset"] == "demo"
+    if is_made_up:
         notes.append("These are made-up embeddings, not a benchmark.")
-    if record["dataset"] == "demo":
+    if is_demo:
         notes.append(
             "These are the demo's numbers, not the benchmark's. For the benchmark: clip-tca eval --dataset pacs"
         )
-    if differences := record["data"]["differences"]:
+    if differences := data["differences"]:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")
-    if ignored := record["data"].get("ignored"):
+    if ignored := data.get("ignored"):
         more = ", …" if len(ignored) > 3 else ""
         notes.append(f"Found and not used: {', '.join(ignored[:3])}{more}.")
-    if left_out := record["data"]["left_out"]:
+    if left_out := data["left_out"]:
         notes.append(f"WARNING: {left_out} images could not be read and are in no count (--skip-bad).")
-    if kind != "synthetic" and record["dataset"] != "demo" and (reason := published.why_not(record)):
+    if not is_made_up and not is_demo and (reason := why_not(record)):
         notes.append(f"{reason[0].upper()}{reason[1:]}.")
     return notes

@@ -17,7 +17,7 @@ from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole, choices, whole_numbers
-from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.protocols import predict
 from clip_tca.studies.base import Study, Subject, required
 from clip_tca.studies.measured_methods import ADAPTING_EMBEDDINGS
@@ -57,11 +57,11 @@ class BatchSize(Study):
             stream = shuffled(len(labels), 0, embeddings.device)[: self.images]
             z, y = embeddings[stream], labels[stream]
             methods: dict[str, Any] = {}
-            for method in choose(self.methods, {"refresh": "auto"}):
-                once, _ = predict(method, g, z, y, "transductive", len(z))
+            for method in method_specs(self.methods, {"refresh": "auto"}):
+                once = predict(method, g, z, y, "transductive", len(z)).classes
                 rows = []
                 for size in self.sizes:
-                    streamed, _ = predict(method, g, z, y, "online", size)
+                    streamed = predict(method, g, z, y, "online", size).classes
                     scores = {"accuracy": accuracy(streamed, y), "agreement": accuracy(streamed, once)}
                     rows.append({"batch": size, **scores})
                 methods[method.name] = {"one_fit": accuracy(once, y), "sizes": rows}

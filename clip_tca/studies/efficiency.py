@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from clip_tca.core.checks import check_whole, choices
-from clip_tca.evaluation.base_runs import Bases, Pairs
+from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.cost import Cost
 from clip_tca.evaluation.memory import PeakMemory
-from clip_tca.evaluation.method_choice import Choice, choose
+from clip_tca.evaluation.method_spec import MethodSpec, method_specs
 from clip_tca.evaluation.protocols import Clock, order, predict
 from clip_tca.methods.registry import base_method
-from clip_tca.results.names import PLAIN
+from clip_tca.results.schema import PLAIN_CLIP
 from clip_tca.studies.base import Study, Subject, required
 from clip_tca.studies.measured_methods import ADAPTING, STORED
 from clip_tca.studies.scores import accuracy
@@ -50,21 +50,21 @@ class Efficiency(Study):
         """Time, memory and accuracy of every method; plain CLIP's time and memory if there are images."""
         subject = required(subject)
         device = subject.classifier.device
-        bases = Bases(subject.embedded, device, self.batch_size, None, subject.progress)
-        methods = {method.name: self._method(method, subject, bases) for method in choose(self.methods, {})}
+        bases = BaseRuns(subject.embedded, device, self.batch_size, None, subject.progress)
+        methods = {method.name: self._method(method, subject, bases) for method in method_specs(self.methods, {})}
         plain = None if subject.embedded.pictures is None else self._plain(subject, bases)
         return {"device": device.type, "batch_size": self.batch_size, "plain_clip": plain, "methods": methods}
 
-    def _plain(self, subject: Subject, bases: Bases) -> dict[str, Any]:
+    def _plain(self, subject: Subject, bases: BaseRuns) -> dict[str, Any]:
         spent = Cost()
         for i, (domain, (_, y)) in enumerate(subject.shifted.items()):
             seen = self._seen(len(y), True)
             if i == 0:
-                bases.run(PLAIN, {}, domain, seen[: self.batch_size])
-            spent += Cost.of(Clock(), bases.run(PLAIN, {}, domain, seen), len(seen))
+                bases.run(PLAIN_CLIP, {}, domain, seen[: self.batch_size])
+            spent += Cost.of(Clock(), bases.run(PLAIN_CLIP, {}, domain, seen), len(seen))
         return _summary(spent, None)
 
-    def _method(self, method: Choice, subject: Subject, bases: Bases) -> dict[str, Any]:
+    def _method(self, method: MethodSpec, subject: Subject, bases: BaseRuns) -> dict[str, Any]:
         spent, peaks, right, before = Cost(), [], [], []
         for i, (domain, (_, y)) in enumerate(subject.shifted.items()):
             seen = self._seen(len(y), method.base is not None and base_method(method.base).sees == "images")
@@ -89,7 +89,7 @@ class Efficiency(Study):
 
         rows = dict(results["methods"])
         if results["plain_clip"]:
-            rows = {PLAIN: results["plain_clip"], **rows}
+            rows = {PLAIN_CLIP: results["plain_clip"], **rows}
         titles = [f"Time ({results['device']})", f"Extra memory{' (sampled)' if results['device'] == 'cpu' else ''}"]
         time, memory = panels(figure, titles, 0.9 + 0.34 * len(rows), 2, sharey=True)
         for panel in (time, memory):
@@ -99,7 +99,7 @@ class Efficiency(Study):
             for i, (name, row) in enumerate(rows.items()):
                 if row[key] is not None:
                     x = row[key] * unit
-                    colour = GREY if name == PLAIN else COLOURS[0]
+                    colour = GREY if name == PLAIN_CLIP else COLOURS[0]
                     panel.plot(x, i, "o", color=colour, markersize=8, clip_on=False, zorder=3)
                     value(panel, form.format(x), x, i, beside=True)
             panel.margins(x=0.18)
@@ -150,15 +150,15 @@ def _zero_shot(subject: Subject, domain: str, seen: Tensor) -> float:
 
 
 def _run(
-    method: Choice, subject: Subject, bases: Bases, domain: str, seen: Tensor
-) -> tuple[Clock, Pairs | None, int | None, float]:
+    method: MethodSpec, subject: Subject, bases: BaseRuns, domain: str, seen: Tensor
+) -> tuple[Clock, BaseOutput | None, int | None, float]:
     """Time, base method, memory and accuracy of a method on the images ``seen`` of a domain."""
     z, y = _of(subject, domain, seen)
     base = None if method.base is None else bases.run(method.base, method.base_options, domain, seen)
     given = (z, None) if base is None else (base.z, base.logits)
     with PeakMemory(bases.device) as memory:
-        predicted, clock = predict(method, subject.classifier, given[0], y, "transductive", bases.batch, given[1])
-    return clock, base, memory.peak, accuracy(predicted, y)
+        prediction = predict(method, subject.classifier, given[0], y, "transductive", bases.batch, given[1])
+    return prediction.clock, base, memory.peak, accuracy(prediction.classes, y)
 
 
 def _summary(spent: Cost, memory: int | None) -> dict[str, Any]:

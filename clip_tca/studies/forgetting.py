@@ -6,8 +6,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.core.checks import check_whole, choices
-from clip_tca.evaluation.base_runs import Bases
-from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.base_runs import BaseRuns
+from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.source_forgetting import measure_forgetting
 from clip_tca.studies.base import Study, Subject, required
 from clip_tca.studies.measured_methods import ADAPTING, STORED
@@ -34,8 +34,8 @@ class Forgetting(Study):
         """Accuracy with the adapted state, and without it (zero-shot)."""
         subject = required(subject)
         g, (_, labels) = subject.classifier, subject.source()
-        bases = Bases(subject.embedded, g.device, self.batch_size, None, subject.progress)
-        rows = measure_forgetting(choose(self.methods, {}), g, bases, str(subject.reference))
+        bases = BaseRuns(subject.embedded, g.device, self.batch_size, None, subject.progress)
+        rows = measure_forgetting(method_specs(self.methods, {}), g, bases, str(subject.reference))
         methods: dict[str, Any] = {}
         for row in rows:
             methods.setdefault(row["method"], {})[row["adapted_to"]] = row["accuracy_with_state"]

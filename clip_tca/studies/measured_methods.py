@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from clip_tca.evaluation.method_choice import Choice
+from clip_tca.evaluation.method_spec import MethodSpec
 from clip_tca.methods.registry import METHODS, ON_EMBEDDINGS
 
-ADAPTING = tuple(name for name in METHODS if name != "zero-shot" and not Choice(name).uses_labels)
+ADAPTING = tuple(name for name in METHODS if name != "zero-shot" and not MethodSpec(name).uses_labels)
 """All such methods."""
 
 ADAPTING_EMBEDDINGS = tuple(name for name in ADAPTING if name in ON_EMBEDDINGS)

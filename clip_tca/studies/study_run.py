@@ -13,7 +13,7 @@ import json
 import logging
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from clip_tca.core.files import atomic
 from clip_tca.core.provenance import commit, versions
 from clip_tca.datasets.registry import domain_named
 from clip_tca.evaluation.inputs import Inputs
-from clip_tca.results.names import SCHEMA
+from clip_tca.results.schema import SCHEMA_VERSION
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.registry import study_class
 
@@ -57,7 +57,7 @@ def run_study(
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`.
     """
     study, all_options = build_study(name, options or {})
-    about: dict[str, Any] = {"dataset": None, "data": None, "model": None, "prompts": None, "cost": {}}
+    about: Mapping[str, Any] = {"dataset": None, "data": None, "model": None, "prompts": None, "cost": {}}
     subject = None
     if study.needs_data:
         if dataset is None:
@@ -76,7 +76,7 @@ def run_study(
         results = study.measure(subject)
     seconds = time.perf_counter() - began
     return {
-        "schema_version": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
         "study": name,
         "title": study.summary,
         "paper": study.paper,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.core.checks import check_whole, choices, whole_numbers
-from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.studies.base import Study, Subject, required
 from clip_tca.studies.measured_methods import ADAPTING_EMBEDDINGS
 from clip_tca.studies.scores import accuracy, shuffled, spread
@@ -51,7 +51,7 @@ class TestSize(Study):
             parts = [shuffled(len(z), seed, z.device) for seed in range(self.seeds)]
             sizes = [size for size in self.sizes if size < len(z)]
             methods: dict[str, Any] = {}
-            for method in choose(self.methods, {}):
+            for method in method_specs(self.methods, {}):
                 rows = []
                 for size in (*sizes, len(z)):
                     accuracies = []

@@ -9,10 +9,10 @@ import torch
 
 import clip_tca
 from clip_tca.datasets.demo import CLASSES, draw
-from clip_tca.evaluation.base_runs import Bases
+from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.memory import PeakMemory
-from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.results.rendering import render
 from tests.conftest import MODEL
 
@@ -40,8 +40,8 @@ def correct(record: dict, method: str) -> list[int]:
 
 def test_a_method_and_its_plus_form_share_one_run(folder, monkeypatch):
     runs = []
-    original = Bases.run
-    monkeypatch.setattr(Bases, "run", lambda self, name, *rest: runs.append(name) or original(self, name, *rest))
+    original = BaseRuns.run
+    monkeypatch.setattr(BaseRuns, "run", lambda self, name, *rest: runs.append(name) or original(self, name, *rest))
     record = evaluate(folder, "zero-shot", "tent", "tent+tca", options={"steps": 1})
     assert runs == ["tent", "tent"]  # once for each domain
     assert record["methods"][1]["base"] == {
@@ -61,8 +61,8 @@ def test_tca_on_top_of_a_method_that_changes_nothing_is_linear_tca(folder):
 def test_the_model_is_the_same_afterwards(folder):
     embedded = Inputs("folder", data_dir=folder, model=MODEL, cache=False, workers=0, device="cpu").embed()
     before = {name: value.clone() for name, value in embedded.encoder.model.state_dict().items()}
-    bases = Bases(embedded, torch.device("cpu"), 18, 0, progress=False)
-    moved = bases.run("tent", {"lr": 0.01}, "photo", torch.arange(36))
+    runs = BaseRuns(embedded, torch.device("cpu"), 18, 0, progress=False)
+    moved = runs.run("tent", {"lr": 0.01}, "photo", torch.arange(36))
     after = embedded.encoder.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     plain = torch.nn.functional.normalize(embedded.data.domains["photo"][0], dim=1)
@@ -71,9 +71,9 @@ def test_the_model_is_the_same_afterwards(folder):
 
 def test_pictures_come_in_the_order_asked_for(folder):
     embedded = Inputs("folder", data_dir=folder, model=MODEL, cache=False, workers=0, device="cpu").embed()
-    bases = Bases(embedded, torch.device("cpu"), 7, 0, progress=False)
+    runs = BaseRuns(embedded, torch.device("cpu"), 7, 0, progress=False)
     order = torch.randperm(36, generator=torch.Generator().manual_seed(1))
-    plain = bases.run("plain CLIP", {}, "photo", order)
+    plain = runs.run("plain CLIP", {}, "photo", order)
     expected = torch.nn.functional.normalize(embedded.data.domains["photo"][0][order], dim=1)
     torch.testing.assert_close(plain.z, expected, rtol=1e-4, atol=1e-5)
 
@@ -91,7 +91,7 @@ def test_methods_on_images_say_that_they_need_some():
 
 
 def test_options_go_to_the_base_method_before_tca():
-    (plus,) = choose(["tent+tca"], {"lr": 0.5, "k": 9, "steps": 3})
+    (plus,) = method_specs(["tent+tca"], {"lr": 0.5, "k": 9, "steps": 3})
     assert (plus.base_options, plus.options) == ({"lr": 0.5, "steps": 3}, {"k": 9})
 
 
@@ -117,13 +117,13 @@ def test_without_its_state_every_method_is_zero_shot_again(folder):
     ],
 )
 def test_forgetting_that_cannot_be_measured_is_refused_before_the_work(folder, methods, more, says, monkeypatch):
-    monkeypatch.setattr("clip_tca.evaluation.runner._rows", lambda *_: pytest.fail("worked first"))
+    monkeypatch.setattr("clip_tca.evaluation.runner._measure", lambda *_: pytest.fail("worked first"))
     with pytest.raises(ValueError, match=says):
         evaluate(folder, *methods, forgetting="Photo", **more)
 
 
 def test_a_profile_of_stored_embeddings_is_refused_before_the_work(monkeypatch):
-    monkeypatch.setattr("clip_tca.evaluation.runner._rows", lambda *_: pytest.fail("worked first"))
+    monkeypatch.setattr("clip_tca.evaluation.runner._measure", lambda *_: pytest.fail("worked first"))
     with pytest.raises(ValueError, match="profile: synthetic holds embeddings only"):
         clip_tca.evaluate("synthetic", profile=True)
 
@@ -133,8 +133,8 @@ def test_in_the_episodic_setting_a_method_forgets_every_batch(name):
     """By hand: a new method for each batch."""
     embedded = Inputs("synthetic").embed()
     order = torch.randperm(90, generator=torch.Generator().manual_seed(3))
-    found = Bases(embedded, torch.device("cpu"), 30, 0, False, episodic=True).run(name, {}, "shifted", order)
-    once = Bases(embedded, torch.device("cpu"), 30, 0, False)
+    found = BaseRuns(embedded, torch.device("cpu"), 30, 0, False, episodic=True).run(name, {}, "shifted", order)
+    once = BaseRuns(embedded, torch.device("cpu"), 30, 0, False)
     alone = torch.cat([once.run(name, {}, "shifted", part).logits for part in order.split(30)])
     torch.testing.assert_close(found.logits, alone)
     assert not torch.allclose(once.run(name, {}, "shifted", order).logits, alone)
@@ -155,9 +155,9 @@ def test_forgetting_is_of_the_carried_state_in_every_setting():
 def test_methods_on_embeddings_get_rows_of_unit_length():
     embedded = Inputs("synthetic").embed()
     z, y = embedded.data.domains["shifted"]
-    plain = Bases(embedded, torch.device("cpu"), 30, 0, False).run("t3a", {}, "shifted", torch.arange(60))
+    plain = BaseRuns(embedded, torch.device("cpu"), 30, 0, False).run("t3a", {}, "shifted", torch.arange(60))
     embedded.data.domains["shifted"] = (3 * z, y)
-    longer = Bases(embedded, torch.device("cpu"), 30, 0, False)
+    longer = BaseRuns(embedded, torch.device("cpu"), 30, 0, False)
     torch.testing.assert_close(longer.run("t3a", {}, "shifted", torch.arange(60)).logits, plain.logits)
     assert all(
         torch.allclose(batch.norm(dim=1), torch.ones(30))

@@ -14,14 +14,13 @@ from clip_tca import ZeroShotClassifier
 from clip_tca.adapters.registry import ADAPTERS as REGISTERED
 from clip_tca.cli.options import parse_value
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.evaluation.method_choice import Choice, choose
+from clip_tca.evaluation.method_spec import MethodSpec, method_specs
 from clip_tca.evaluation.protocols import divisor, order, predict
 from clip_tca.methods.registry import BASES, DEFAULT_METHODS, METHODS, base_method
 from clip_tca.methods.registry import ON_EMBEDDINGS as ADAPTERS
 from clip_tca.results import published
-from clip_tca.results.names import FORMATS
-from clip_tca.results.rendering import render
-from clip_tca.results.table import comparison, summary, table
+from clip_tca.results.rendering import FORMATS, render
+from clip_tca.results.table import accuracy_table, comparison, summary
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +81,7 @@ def test_a_domain_smaller_than_a_batch_is_named():
 
 
 def online(shifted, z: torch.Tensor, batch: int) -> torch.Tensor:
-    return predict(Choice("linear-tca"), shifted.g, z, shifted.y[: len(z)], "online", batch)[0]
+    return predict(MethodSpec("linear-tca"), shifted.g, z, shifted.y[: len(z)], "online", batch).classes
 
 
 def test_online_never_sees_later_images(shifted):
@@ -93,22 +92,22 @@ def test_online_never_sees_later_images(shifted):
 
 def test_online_has_seen_the_batch_it_predicts(shifted):
     """The first batch online is the whole of a transductive fit on it."""
-    alone = predict(Choice("linear-tca"), shifted.g, shifted.z[:80], shifted.y[:80], "transductive", 80)[0]
+    alone = predict(MethodSpec("linear-tca"), shifted.g, shifted.z[:80], shifted.y[:80], "transductive", 80).classes
     assert torch.equal(online(shifted, shifted.z, 80)[:80], alone)
 
 
 def test_episodic_batches_know_nothing_of_each_other(shifted):
-    method = Choice("linear-tca")
-    whole, _ = predict(method, shifted.g, shifted.z, shifted.y, "episodic", 60)
-    part, _ = predict(method, shifted.g, shifted.z[60:120], shifted.y[60:120], "episodic", 60)
+    method = MethodSpec("linear-tca")
+    whole = predict(method, shifted.g, shifted.z, shifted.y, "episodic", 60).classes
+    part = predict(method, shifted.g, shifted.z[60:120], shifted.y[60:120], "episodic", 60).classes
     assert torch.equal(whole[60:120], part)
 
 
 def test_batches_of_one_work_in_every_setting(shifted):
     z, y = shifted.z[:5], shifted.y[:5]
     for setting in ("online", "episodic"):
-        assert len(predict(Choice("linear-tca"), shifted.g, z, y, setting, 1)[0]) == 5
-    assert len(predict(Choice("linear-tca"), shifted.g, z, y, "episodic", 2)[0]) == 5
+        assert len(predict(MethodSpec("linear-tca"), shifted.g, z, y, setting, 1).classes) == 5
+    assert len(predict(MethodSpec("linear-tca"), shifted.g, z, y, "episodic", 2).classes) == 5
 
 
 @pytest.mark.parametrize("setting", ["transductive", "online", "episodic"])
@@ -116,13 +115,13 @@ def test_batches_of_one_work_in_every_setting(shifted):
 def test_labels_reach_no_method_but_the_oracle(name, setting, shifted):
     z = shifted.z[:120]
     wrong = torch.zeros(120, dtype=torch.long)
-    found = [predict(Choice(name), shifted.g, z, y, setting, 60)[0] for y in (shifted.y[:120], wrong)]
+    found = [predict(MethodSpec(name), shifted.g, z, y, setting, 60).classes for y in (shifted.y[:120], wrong)]
     assert torch.equal(*found)
 
 
 def test_the_oracle_cannot_run_online(shifted):
     with pytest.raises(ValueError, match="oracle"):
-        predict(Choice("linear-tca:reference"), shifted.g, shifted.z, shifted.y, "online", 64)
+        predict(MethodSpec("linear-tca:reference"), shifted.g, shifted.z, shifted.y, "online", 64)
 
 
 # -- methods -----------------------------------------------------------------------------------------------------------
@@ -137,21 +136,21 @@ def test_the_names_are_the_methods_there_are():
 
 
 def test_all_is_every_method_that_uses_no_labels():
-    chosen = choose(["all"], {})
+    chosen = method_specs(["all"], {})
     assert not any(method.uses_labels for method in chosen)
     assert {method.name for method in chosen} == set(METHODS) - {"linear-tca:reference"}
-    assert [method.name for method in choose(["zero-shot", "all"], {})].count("zero-shot") == 1
+    assert [method.name for method in method_specs(["zero-shot", "all"], {})].count("zero-shot") == 1
 
 
 def test_an_option_goes_to_the_methods_that_have_it():
-    plain, linear, mlp = choose(["zero-shot", "linear-tca", "mlp2-tca"], {"k": 7, "solver": "coral"})
+    plain, linear, mlp = method_specs(["zero-shot", "linear-tca", "mlp2-tca"], {"k": 7, "solver": "coral"})
     assert (plain.options, linear.options, mlp.options) == ({}, {"k": 7, "solver": "coral"}, {"k": 7})
     with pytest.raises(ValueError, match=r"'kk'"):
-        choose(["linear-tca"], {"kk": 7})
+        method_specs(["linear-tca"], {"kk": 7})
     with pytest.raises(ValueError, match=r"'layers'"):
-        choose(["mlp2-tca"], {"layers": 3})
+        method_specs(["mlp2-tca"], {"layers": 3})
     with pytest.raises(ValueError, match=r"'tant'.*linear-tca"):
-        choose(["tant"], {})
+        method_specs(["tant"], {})
 
 
 def test_values_of_the_command_line():
@@ -259,7 +258,7 @@ def test_openai_s_own_file_counts_as_openai_s_weights(record):
 
 def test_no_two_divisors_stand_side_by_side_unsaid(record):
     """The README's finding: on one divisor, LinearTCA's gain over WATT-S on PACS is 0.25, not 1.28."""
-    shown = table(as_if(record, "pacs"))
+    shown = accuracy_table(as_if(record, "pacs"))
     published = {line[0]: line for line in shown.sections[1][1]}
     assert published["WATT-S [WATT]"][-1] == "all images, last batch unseen"
     assert published["WATT-S [WATT, rescaled]"][-1] == published["LinearTCA [TCA]"][-1] == "images seen"
@@ -273,7 +272,7 @@ def test_no_two_divisors_stand_side_by_side_unsaid(record):
 
 def test_published_averages_are_those_of_the_file(record):
     for dataset, known in published.published()["datasets"].items():
-        rows = {r.method: r for r in published.rows(as_if(record, dataset), list(known["domains"]))}
+        rows = {r.method: r for r in published.published_rows(as_if(record, dataset), list(known["domains"]))}
         for method, values in known["methods"].items():
             assert rows[f"{method} [{values['measured_by']}]"].average == pytest.approx(values["average"], abs=0.011)
 
@@ -316,7 +315,7 @@ def test_compare_keeps_published_numbers_under_their_domains(record):
     names = list(whole["data"]["domains"])
     one = {**whole, "data": {**whole["data"], "domains": {names[2]: whole["data"]["domains"][names[2]]}}}
     one["rows"] = [row for row in whole["rows"] if row["domain"] == names[2]]
-    expected = {line[0]: line[1:5] for line in table(whole).sections[1][1]}
+    expected = {line[0]: line[1:5] for line in accuracy_table(whole).sections[1][1]}
     for records in ({"one": one, "whole": whole}, {"whole": whole, "one": one}):
         (both,) = comparison(records)
         domains = both.head[1:5]
@@ -342,9 +341,9 @@ def test_the_record_says_how_often_an_online_map_was_solved():
 
 
 def test_the_reference_with_another_balance_is_no_oracle():
-    (method,) = choose(["linear-tca:reference"], {"balance": "estimated"})
+    (method,) = method_specs(["linear-tca:reference"], {"balance": "estimated"})
     assert not method.uses_labels
-    assert choose(["linear-tca:reference"], {})[0].uses_labels
+    assert method_specs(["linear-tca:reference"], {})[0].uses_labels
 
 
 @pytest.mark.parametrize("setting", ["online", "episodic"])
@@ -377,7 +376,7 @@ def test_domains_of_stored_sets_can_be_named_in_any_spelling():
 
 def test_averages_as_published_are_those_published_to_the_digit(record):
     for dataset, known in published.published()["datasets"].items():
-        rows = {r.method: r.average for r in published.rows(as_if(record, dataset), list(known["domains"]))}
+        rows = {r.method: r.average for r in published.published_rows(as_if(record, dataset), list(known["domains"]))}
         assert all(rows[f"{m} [{v['measured_by']}]"] == v["average"] for m, v in known["methods"].items())
 
 

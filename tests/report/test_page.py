@@ -23,6 +23,8 @@ from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.evaluation.examples import KINDS, changed, kinds, spread
 from clip_tca.evaluation.inputs import Embedded
+from clip_tca.evaluation.method_spec import MethodSpec
+from clip_tca.evaluation.runner import _row
 from clip_tca.report.charts import limits
 from clip_tca.report.confusion_panel import confusions
 from clip_tca.report.markup import signed, tag
@@ -31,6 +33,7 @@ from clip_tca.report.run import Run
 from clip_tca.report.sources import Sources, read
 from clip_tca.report.studies_panel import StudyRecord
 from clip_tca.results.rendering import as_json, visible
+from clip_tca.results.table import accuracy_table
 from tests.records import HOSTILE, ORACLE, honest, hostile
 
 REPORT = Path(clip_tca.__file__).parent / "report"
@@ -99,9 +102,7 @@ def test_confusion_counts_every_image_and_its_diagonal_is_what_was_right(record)
 
 def test_rows_of_a_confusion_matrix_are_true_classes_by_hand():
     """Two images of class 0: one is called 2. One of class 2: it is called 1."""
-    from clip_tca.evaluation.runner import _row
-
-    row = _row(torch.tensor([0, 2, 1]), torch.tensor([0, 0, 2]), ["a", "b", "c"], 3)
+    row = _row(MethodSpec("zero-shot"), "d", 0, torch.tensor([0, 2, 1]), torch.tensor([0, 0, 2]), ["a", "b", "c"], 3)
     assert row["confusion"] == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
@@ -208,10 +209,8 @@ def test_tables_have_captions_scopes_and_sorting_buttons(document):
 
 
 def test_the_table_is_that_of_eval(record, document):
-    from clip_tca.results.table import table
-
     shown = document.text()
-    for line in table(record).sections[0][1]:
+    for line in accuracy_table(record).sections[0][1]:
         for cell in line:
             assert cell.replace("-", "−", 1) in shown or cell in shown
 

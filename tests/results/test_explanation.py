@@ -16,7 +16,7 @@ from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.cli import main
 from clip_tca.results.explanation import explain_record, explain_state
 from clip_tca.results.gains import gains, half_width, most_differing
-from clip_tca.results.reliability import signs, verdict
+from clip_tca.results.reliability import indicators, verdict
 from tests.conftest import ROOT
 
 NAMES = ["ant", "bee", "cow", "dog"]
@@ -39,7 +39,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    ("difference", "said", "figure"),
+    ("difference", "judgement", "figure"),
     [
         ({}, "trusted", "All 4 classes"),
         ({"embeddings": 100}, "with care", "100 embeddings for 100 dimensions"),
@@ -58,14 +58,14 @@ GOOD = {
         ({"chosen": [0] * 4, "movement": 0.0}, "little effect", "none of the 1000"),
     ],
 )
-def test_each_sign_names_its_figure(difference, said, figure):
+def test_each_indicator_names_its_figure(difference, judgement, figure):
     diagnosis = GOOD | difference
-    found = signs(diagnosis, NAMES)
-    assert verdict(found, diagnosis) == said
-    assert any(figure in sign.text for sign in found)
-    if said != "little effect":
-        worst = max(sign.level for sign in found)
-        assert any(figure in sign.text and sign.level == worst for sign in found)
+    listed = indicators(diagnosis, NAMES)
+    assert verdict(listed, diagnosis) == judgement
+    assert any(figure in indicator.text for indicator in listed)
+    if judgement != "little effect":
+        worst = max(indicator.level for indicator in listed)
+        assert any(figure in indicator.text and indicator.level == worst for indicator in listed)
 
 
 def test_a_careful_interval_needs_six_of_six():
@@ -102,19 +102,19 @@ def test_gains_by_hand():
     rows += [row("linear-tca", (9, 4 + s), seed=s, changed=0.25) for s in (0, 1)] + [row("t3a", (5, 6), seed=0)] * 2
     rows += [row("t3a+tca", (4, 6), seed=s, changed=0.05) for s in (0, 1)]
     (domain,) = gains({"rows": rows})
-    told = {one["method"]: one for one in domain["methods"]}
-    linear = told["linear-tca"]
-    assert linear["gains"] == [15.0, 20.0]
-    assert linear["gain"] == 17.5
+    by_method = {result.method: result.gain for result in domain.methods}
+    linear = by_method["linear-tca"]
+    assert linear.gains == [15.0, 20.0]
+    assert linear.gain == 17.5
     half = 100 * (1.96 * 5**0.5 + 1) / 20
-    assert linear["interval"] == pytest.approx([17.5 - half, 17.5 + half])
-    assert linear["beyond_chance"] == "chance"
-    assert linear["classes"] == pytest.approx({"ant": 40.0, "bee": -5.0})
-    assert linear["pairs_known"]
-    assert not told["t3a"]["pairs_known"]
-    assert told["t3a+tca"]["reference"] == "t3a"
-    assert told["t3a+tca"]["gain"] == -5.0
-    assert "gain" not in told["zero-shot"]
+    assert linear.interval == pytest.approx([17.5 - half, 17.5 + half])
+    assert linear.beyond_chance == "chance"
+    assert linear.classes == pytest.approx({"ant": 40.0, "bee": -5.0})
+    assert linear.pairs_known
+    assert not by_method["t3a"].pairs_known
+    assert by_method["t3a+tca"].reference == "t3a"
+    assert by_method["t3a+tca"].gain == -5.0
+    assert by_method["zero-shot"] is None
 
 
 def test_no_difference_is_rarely_called_one():
@@ -197,7 +197,7 @@ def test_a_state_is_explained_without_its_classifier(shifted, kind, tmp_path, ca
     text = capsys.readouterr().out
     assert text.startswith(f"{kind.__name__}: 240 embeddings of 24 dimensions, 4 classes.")
     assert "big cow" in text
-    assert "Is adaptation to be trusted here?" in text
+    assert "Can adaptation be trusted here?" in text
     assert "can't prove that adaptation helps" in text
     assert len(text.splitlines()) <= 40
     assert main([*arguments, "--format", "json"]) == 0
@@ -209,10 +209,10 @@ def test_a_state_is_explained_without_its_classifier(shifted, kind, tmp_path, ca
 
 def test_many_classes_and_control_characters_stay_readable():
     many = GOOD | {"classes": 40, "predicted": [25] * 40, "chosen": [2] * 39 + [0]}
-    lines = explain_state({"options": {}}, many, [f"c\n{i}" for i in range(40)])
+    lines = explain_state({}, many, [f"c\n{i}" for i in range(40)])
     assert len(lines) <= 30
     assert any("Missed: c\\n39." in line for line in lines)
-    assert explain_state({"options": {"balance": "oracle"}}, many, NAMES * 10)[1].startswith("ORACLE")
+    assert explain_state({"balance": "oracle"}, many, NAMES * 10)[1].startswith("ORACLE")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_damaged_states_records_and_names_are_one_line(shifted, record, tmp_path
         ([state, "--class-names", str(tmp_path / "names.txt")], "has 2, but the state has 4 classes"),
         ([state, "--class-names", str(tmp_path / "none")], "is not a file"),
         ([str(tmp_path / "r.json")], "not a whole record"),
-        ([str(tmp_path / "r.json"), "--class-names", state], "a record holds its own"),
+        ([str(tmp_path / "r.json"), "--class-names", state], "a record has its own"),
     ]:
         assert main(["explain", *arguments]) == 1
         error = capsys.readouterr().err
@@ -276,7 +276,7 @@ def test_pacs_sketch_is_trusted_and_the_paper_at_k_20_is_not(pacs):
     said, right = {}, {}
     for name, adapter in {"ours": LinearTCA(g), "paper": LinearTCA.paper(g)}.items():
         found = diagnose(adapter.fit(z))
-        said[name] = verdict(signs(found, [str(c) for c in range(7)]), found)
+        said[name] = verdict(indicators(found, [str(c) for c in range(7)]), found)
         right[name] = int((adapter.predict(z) == y).sum())
     assert said == {"ours": "trusted", "paper": "not here"}
     assert right["ours"] > int((g.predict(z) == y).sum()) > right["paper"]

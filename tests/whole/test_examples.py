@@ -16,7 +16,7 @@ import torch
 import clip_tca
 from clip_tca import LinearTCA, Method, Task, ZeroShotClassifier
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.evaluation.method_choice import choose
+from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.protocols import order
 from clip_tca.methods import registry as registry_module
 from clip_tca.methods.registry import base_method, register
@@ -134,7 +134,7 @@ def test_the_example_method_runs_with_linear_tca_on_top():
 def test_a_registered_method_has_its_options_and_its_plus_form(registry):
     kind = example("add_a_method").Debias
     assert base_method("debias") is kind
-    plain, plus = choose(["debias", "debias+tca"], {"strength": 0.0, "k": 12})
+    plain, plus = method_specs(["debias", "debias+tca"], {"strength": 0.0, "k": 12})
     assert (plain.base_options, plus.base_options, plus.options) == ({"strength": 0.0}, {"strength": 0.0}, {"k": 12})
     record = clip_tca.evaluate("synthetic", methods=["zero-shot", "debias"], options={"strength": 0.0})
     rows = {(row["method"], row["domain"]): row["correct"] for row in record["rows"]}
@@ -166,7 +166,7 @@ def test_what_cannot_be_registered_is_named(registry):
 
 def test_an_unknown_method_is_answered_with_those_registered(registry):
     with pytest.raises(ValueError, match=r"'debias'; allowed are zero-shot"):
-        choose(["debias"], {})
+        method_specs(["debias"], {})
     example("add_a_method")
     with pytest.raises(ValueError, match=r"'other'.*debias"):
-        choose(["other"], {})
+        method_specs(["other"], {})

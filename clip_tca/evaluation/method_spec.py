@@ -11,10 +11,11 @@ from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.registry import ADAPTERS, ON_TOP
 from clip_tca.classifier import LinearClassifier
 from clip_tca.methods.registry import ALLOWED, BASES, EVERY, METHODS, PLUS, base_method, registered
+from clip_tca.results.schema import MethodInfo
 
 
 @dataclass(frozen=True)
-class Choice:
+class MethodSpec:
     """A method with its options.
 
     Attributes:
@@ -34,16 +35,17 @@ class Choice:
         return name if name in (*BASES, *registered()) else None
 
     @property
-    def _adapter_name(self) -> str | None:
+    def adapter_name(self) -> str | None:
+        """The adapter: ``linear-tca`` for ``linear-tca`` and for ``watt-s+tca``; None where embeddings stay."""
         if self.name in ADAPTERS:
             return self.name
         return ON_TOP if self.name.endswith(PLUS) else None
 
     def adapter(self, classifier: LinearClassifier | None) -> Adapter | None:
         """A new adapter for ``classifier``; None where nothing adapts embeddings (zero-shot, a base method alone)."""
-        if self._adapter_name is None:
+        if self.adapter_name is None:
             return None
-        return ADAPTERS[self._adapter_name].build(classifier, **self.options)
+        return ADAPTERS[self.adapter_name].build(classifier, **self.options)
 
     @property
     def uses_labels(self) -> bool:
@@ -51,23 +53,23 @@ class Choice:
         adapter = self.adapter(None)
         return adapter is not None and adapter.uses_labels
 
-    def describe(self, classifier: LinearClassifier) -> dict[str, Any]:
+    def describe(self, classifier: LinearClassifier) -> MethodInfo:
         """Name, all parameters, and whether true labels are used."""
         adapter = self.adapter(classifier)
         parameters = {name: getattr(adapter, name) for name in adapter.options} if adapter else {}
-        described = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
+        info: MethodInfo = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
         if self.base is not None:
             defaults = {name: p.default for name, p in _parameters(base_method(self.base)).items()}
-            described["base"] = {"name": self.base, "parameters": {**defaults, **self.base_options}}
-        return described
+            info["base"] = {"name": self.base, "parameters": {**defaults, **self.base_options}}
+        return info
 
 
 def _parameters(kind: type) -> dict[str, inspect.Parameter]:
-    """Options of a constructor: everything after what it works on."""
+    """Options of a constructor: all parameters but the first, which is the classifier or the task."""
     return dict(list(inspect.signature(kind).parameters.items())[1:])
 
 
-def choose(names: Sequence[str], options: dict[str, Any]) -> list[Choice]:
+def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSpec]:
     """The methods ``names``, each with those of ``options`` that it has; a base method takes its own before TCA does.
 
     ``"all"`` stands for every method of the package that uses no labels.
@@ -75,24 +77,27 @@ def choose(names: Sequence[str], options: dict[str, Any]) -> list[Choice]:
     Raises:
         ValueError: For an unknown method, or an option that none of them has.
     """
-    everything = [name for name in METHODS if not Choice(name).uses_labels]
-    names = [one for name in names for one in (everything if name == EVERY else [name])]
-    known = {*METHODS, *[name + plus for name in registered() for plus in ("", PLUS)]}
-    if unknown := [name for name in names if name not in known]:
+    label_free = [name for name in METHODS if not MethodSpec(name).uses_labels]
+    expanded = [method for name in names for method in (label_free if name == EVERY else [name])]
+    allowed = {*METHODS, *[name + plus for name in registered() for plus in ("", PLUS)]}
+    if unknown := [name for name in expanded if name not in allowed]:
         raise ValueError(f"method: {unknown[0]!r}; allowed are {', '.join([ALLOWED, *registered()])}")
-    methods, used = [], set()
-    for name in dict.fromkeys(names):
-        plain = Choice(name)
-        registered_adapter = ADAPTERS.get(plain._adapter_name or "")
-        base = set(_parameters(base_method(plain.base))) if plain.base else set()
-        allowed = (
-            set(_parameters(registered_adapter.kind)) - {*registered_adapter.fixed, *base}
-            if registered_adapter
-            else set()
-        )
-        mine, its = ({o: v for o, v in options.items() if o in names} for names in (allowed, base))
-        used |= {*mine, *its}
-        methods.append(Choice(name, mine, its))
+    specs = []
+    for name in dict.fromkeys(expanded):
+        adapter_names, base_names = _option_names(MethodSpec(name))
+        adapter_options = {option: value for option, value in options.items() if option in adapter_names}
+        base_options = {option: value for option, value in options.items() if option in base_names}
+        specs.append(MethodSpec(name, adapter_options, base_options))
+    used = {option for spec in specs for option in (*spec.options, *spec.base_options)}
     if unused := [option for option in options if option not in used]:
-        raise ValueError(f"option: none of {', '.join(names)} has an option {unused[0]!r}")
-    return methods
+        raise ValueError(f"option: none of {', '.join(expanded)} has an option {unused[0]!r}")
+    return specs
+
+
+def _option_names(spec: MethodSpec) -> tuple[set[str], set[str]]:
+    """Options of the adapter, without those it has fixed, and of the base method."""
+    base = set(_parameters(base_method(spec.base))) if spec.base else set()
+    if spec.adapter_name is None:
+        return set(), base
+    registration = ADAPTERS[spec.adapter_name]
+    return set(_parameters(registration.kind)) - {*registration.fixed, *base}, base
