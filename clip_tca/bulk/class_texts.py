@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from clip_tca.encoding.base import Encoder
     from clip_tca.encoding.store import Store
 
-TEXT_NAMES = ("text", "texts", "text_embeds", "text_embeddings", "text_emb", "embeddings", "arr_0", "text.single")
 SCALE = 100.0
 """Logit scale where the file has none: that of OpenAI's CLIP."""
 
@@ -53,7 +52,7 @@ def read_texts(path: Path, name: str | None, scale: float | None, device: str) -
             f"text: {path}; allowed are text embeddings ({', '.join(ARRAYS)}), or class names with --model"
         )
     file = open_arrays(path)
-    key = file.choose(name, (2, 3), TEXT_NAMES, "--text-column")
+    key = file.choose(name, texts=True)
     try:
         stored_scale = float(file.metadata.get("scale", SCALE))
         classes = json.loads(file.metadata.get("classes", "null"))

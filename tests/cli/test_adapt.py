@@ -307,7 +307,6 @@ def test_bad_rows_on_a_pipe_are_named_or_dropped(folder, stdin, capsys):
         (streamed(Z[:0]), "standard input: no rows; at least one embedding is needed"),
         (streamed(Z, tca_label=range(len(Z))), "standard input: has a column 'tca_label' already; rename it"),
         (streamed(Z[:, :3].copy()), "dimension 3, but the class texts have 24"),
-        (streamed(Z, vectors=list(Z)), ""),
         (npy(Z)[:-30], "truncated or damaged (239 rows of 240); send an Arrow IPC stream or a .npy file"),
         (npy(Z)[:60], "standard input: truncated or damaged ("),
         (npy(Z[:0]), "standard input: no rows; at least one embedding is needed"),
@@ -319,11 +318,7 @@ def test_bad_rows_on_a_pipe_are_named_or_dropped(folder, stdin, capsys):
 def test_a_bad_stream_is_one_line_and_no_file(content, reason, folder, stdin, capsys):
     stdin(content)
     before = files(folder)
-    code = adapt("-", "-o", "out.arrow", "--write", "embeddings,labels")
-    if not reason:  # the usual name is taken of two
-        assert code == 0
-        return
-    assert code == 1
+    assert adapt("-", "-o", "out.arrow", "--write", "embeddings,labels") == 1
     error = capsys.readouterr().err
     assert reason in error
     assert error.count("\n") == 1
@@ -339,7 +334,8 @@ def test_columns_of_other_types_are_refused_on_a_pipe(folder, stdin, capsys):
         ),
         ({"a": [[1.0]], "b": [[1.0]]}, [], "which list column of floats holds the embeddings? there are a, b; name it"),
         ({"a": [[1.0]]}, ["--column", "b"], "standard input: no list column of floats 'b'; there are a"),
-        ({"a": [None, []]}, [], "no list column of floats"),
+        ({"a": [None, []]}, [], "which list column of floats holds the embeddings? there is none"),
+        ({"a": [1.0]}, ["--column", "a"], "standard input: no list column of floats 'a'; there are none"),
         ({"embedding": [[1.0] * 24, [1.0]]}, [], "standard input: row 1 has 1 dimensions, the rows before it 24"),
         ({"embedding": [None, [1.0] * 24]}, [], "standard input: NaN or infinity in row 0"),
     ]:
@@ -350,7 +346,7 @@ def test_columns_of_other_types_are_refused_on_a_pipe(folder, stdin, capsys):
         stdin(target.getvalue())
         assert adapt("-", "-o", "-", *words) == 1
         error = capsys.readouterr().err
-        assert reason in error or reason == "no list column of floats"
+        assert reason in error
         assert error.count("\n") == 1
 
 

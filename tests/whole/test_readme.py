@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from clip_tca.cli import main
 from clip_tca.methods.registry import METHODS
@@ -60,6 +62,16 @@ def test_the_streaming_snippet_runs(shifted, tmp_path, monkeypatch):
     exec(f"from clip_tca import LinearTCA\n{blocks('python')[1]}", names)  # noqa: S102 (our own README)
     assert names["tca"].n_seen_ == len(shifted.z)
     assert (tmp_path / "state.safetensors").is_file()
+
+
+def test_the_pipe_prints_a_table(tmp_path):
+    [example] = [block for block in blocks("sh") if "adapt - " in block]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", example], cwd=tmp_path, env={**os.environ, "PATH": path},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["tca_label", "tca_score"]
+    assert lines[-1] == "[300 rows x 2 columns]"
 
 
 def test_ci_runs_the_readme_s_test_command():

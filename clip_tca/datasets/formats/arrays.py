@@ -56,20 +56,16 @@ class ArrayFile(ABC, Generic[Array]):
                 raise
             raise damaged(path, error) from None
 
-    def choose(
-        self,
-        name: str | None,
-        ndims: tuple[int, ...] = (2,),
-        usual: tuple[str, ...] = base.EMBEDDING_NAMES,
-        option: str = "--column",
-    ) -> str:
-        """The array of embeddings, out of those of floats with ``ndims`` dimensions: see :func:`base.pick_name`."""
-        if self.single_array and name is not None:
-            raise ValueError(f"{self.path}: one array, without a name; leave out {option} {name}")
+    def choose(self, name: str | None, texts: bool = False) -> str:
+        """The array of embeddings, or of text embeddings (which may be ``(templates, c, d)``); None looks for it."""
         if self.single_array:
+            if name is not None:
+                option = "--text-column" if texts else "--column"
+                raise ValueError(f"{self.path}: one array, without a name; leave out {option} {name}")
             return next(iter(self.headers))
+        ndims = (2, 3) if texts else (2,)
         names = [key for key, header in self.headers.items() if len(header.shape) in ndims and header.dtype.kind == "f"]
-        return base.pick_name(self.path, names, name, self.noun, usual, option)
+        return base.pick_name(self.path, names, name, self.noun, texts)
 
     def read(self, name: str) -> Array:
         """A whole array.

@@ -33,7 +33,10 @@ STANDARD = Path("-")
 """The path of standard input."""
 
 EMBEDDING_NAMES = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
-"""Usual names of an array or column of embeddings."""
+"""Usual names of an array or column of embeddings, in order of preference."""
+
+TEXT_NAMES = ("text", "texts", "text_embeds", "text_embeddings", "text_emb", "embeddings", "arr_0", "text.single")
+"""Usual names of an array of text embeddings."""
 
 
 def block_rows(dim: int) -> int:
@@ -74,13 +77,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Result:
-    """The output for a block.
-
-    Attributes:
-        arrays: What is written, by kind.
-        others: Columns of the input that are carried along.
-        before: Labels predicted by zero-shot, if they are needed for scoring.
-    """
+    """The output for a block: arrays by kind, columns to carry along, and zero-shot's labels if they are scored."""
 
     arrays: dict[Kind, np.ndarray]
     others: pa.RecordBatch | None = None
@@ -165,19 +162,13 @@ def damaged(where: object, reason: object, remedy: str = "copy or download it ag
     return ValueError(f"{where}: truncated or damaged ({message}); {remedy}")
 
 
-def pick_name(
-    where: object,
-    names: list[str],
-    name: str | None,
-    noun: str,
-    usual: tuple[str, ...] = EMBEDDING_NAMES,
-    option: str = "--column",
-) -> str:
-    """The array or column of embeddings: the one that ``option`` gave, one of the ``usual`` names, or the only one."""
+def pick_name(where: object, names: list[str], name: str | None, noun: str, texts: bool = False) -> str:
+    """The array or column of (text) embeddings: the ``name`` that was given, a usual one, or the only one."""
+    usual, option = (TEXT_NAMES, "--text-column") if texts else (EMBEDDING_NAMES, "--column")
     if name is not None and name not in names:
         raise ValueError(f"{where}: no {noun} {name!r}; there are {', '.join(names) or 'none'}")
-    for candidate in (name, *usual, *(names if len(names) == 1 else [])):
-        if candidate is not None and candidate in names:
+    for candidate in [name] if name is not None else (*usual, *(names if len(names) == 1 else [])):
+        if candidate in names:
             return candidate
     choice = f"there are {', '.join(names)}; name it with {option}" if names else "there is none"
     raise ValueError(f"{where}: which {noun} holds the embeddings? {choice}")

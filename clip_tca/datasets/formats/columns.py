@@ -28,13 +28,7 @@ class TableShard(Shard):
     remedy = "copy or download it again"
 
     def __init__(self, path: Path, column: str | None = None, where: str | None = None) -> None:
-        """Read the schema, and the first row for the dimension.
-
-        Args:
-            path: The file.
-            column: With the embeddings; None looks for the usual names.
-            where: What error messages call the table; None is its path.
-        """
+        """Read the schema, and the first row for the dimension; error messages call the table ``where``."""
         self.path, self.where = path, where or str(path)
         try:
             self.schema, self.rows = self._open()
@@ -67,7 +61,7 @@ class TableShard(Shard):
 
     def sink(self, target: Target) -> Sink:
         """A writer in the same format."""
-        return TableSink(self.schema, self.name, target.dtypes, lambda schema: self._writer(target, schema))
+        return TableSink(self.schema, self.name, target, self._writer)
 
     def _heads(self) -> Iterator[pa.RecordBatch]:
         """The first row; after it, all of them."""
@@ -100,10 +94,11 @@ class TableSink:
     """A table: columns that came along, adapted embeddings in their old place, then labels and scores."""
 
     def __init__(
-        self, schema: pa.Schema, name: str, dtypes: dict[Kind, np.dtype[Any]], open_writer: Callable[[pa.Schema], Any]
+        self, schema: pa.Schema, name: str, target: Target, writer: Callable[[Target, pa.Schema], Any]
     ) -> None:
-        """``schema`` is the input's, ``name`` its column of embeddings; ``open_writer`` takes that of the output."""
-        self.dtypes = dtypes
+        """``schema`` is the input's, ``name`` its column of embeddings; ``writer`` opens a writer of record batches."""
+        self.file, self.dtypes = target.file, target.dtypes
+        dtypes = target.dtypes
         self.kinds: dict[str, Kind] = {ADDED.get(kind, name): kind for kind in dtypes}
         fields = list(schema)
         place = schema.get_field_index(name)
@@ -114,7 +109,7 @@ class TableSink:
         fields += [pa.field(ADDED[kind], pa.from_numpy_dtype(dtypes[kind])) for kind in dtypes if kind in ADDED]
         metadata = {key: value for key, value in (schema.metadata or {}).items() if key != b"huggingface"}  # old types
         self.schema = pa.schema(fields, metadata or None)
-        self.writer = open_writer(self.schema)
+        self.writer = writer(target, self.schema)
 
     def write(self, result: Result) -> None:
         """Append the output for a block."""
@@ -128,10 +123,14 @@ class TableSink:
             else:
                 columns.append(pa.array(result.arrays[kind], field.type))
         self.writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        if self.file is not None:
+            self.file.flush()
 
     def close(self) -> None:
-        """Finish the file."""
+        """Finish the file; one that came open stays open."""
         self.writer.close()
+        if self.file is not None:
+            self.file.flush()
 
 
 def list_columns(schema: pa.Schema) -> list[str]:

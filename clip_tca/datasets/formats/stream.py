@@ -19,7 +19,7 @@ import pyarrow as pa
 from clip_tca.datasets.formats.arrays import check_matrix
 from clip_tca.datasets.formats.arrow import validated
 from clip_tca.datasets.formats.base import STANDARD, Target
-from clip_tca.datasets.formats.columns import TableShard
+from clip_tca.datasets.formats.columns import FAULTS, TableShard
 from clip_tca.datasets.formats.npy import read_header
 
 WHERE = "standard input"
@@ -96,8 +96,8 @@ class PipeShard(TableShard):
         self._source = source
         super().__init__(STANDARD, column, WHERE)
 
-    def _writer(self, target: Target, schema: pa.Schema) -> StreamWriter:
-        return StreamWriter(target.file, schema)
+    def _writer(self, target: Target, schema: pa.Schema) -> Any:
+        return pa.ipc.new_stream(target.file, schema)  # writes nothing before the first batch
 
 
 class ArrowStream(PipeShard):
@@ -113,9 +113,12 @@ class ArrowStream(PipeShard):
 
     def _heads(self) -> Iterator[pa.RecordBatch]:
         yield from self._first
-        for batch in self._rest:
-            self._first.append(batch)
-            yield batch
+        try:
+            for batch in self._rest:
+                self._first.append(batch)
+                yield batch
+        except FAULTS as error:
+            raise self._damaged(error) from None
 
     def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         while self._first:
@@ -149,21 +152,3 @@ class NpyStream(PipeShard):
             lists = pa.FixedSizeListArray.from_arrays(values, type=self.schema.field(0).type)
             yield pa.RecordBatch.from_arrays([lists], schema=self.schema)
         self._source.check_end()
-
-
-class StreamWriter:
-    """Record batches to an open file, each flushed at once; nothing is written before the first."""
-
-    def __init__(self, file: Any, schema: pa.Schema) -> None:
-        """The file stays open: whoever opened it closes it."""
-        self._file, self._writer = file, pa.ipc.new_stream(file, schema)
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Write and flush."""
-        self._writer.write_batch(batch)
-        self._file.flush()
-
-    def close(self) -> None:
-        """Write the end of the stream."""
-        self._writer.close()
-        self._file.flush()
