@@ -55,7 +55,7 @@ def start(command: Command, case: Path, hook: Callable[[], None] | None = None) 
     if command.how != "fork":
         with log.open("wb") as file:
             everything = {**os.environ, **environment}
-            return subprocess.Popen(  # noqa: S603
+            return subprocess.Popen(
                 command.words, cwd=case, env=everything, stdout=file, stderr=file, start_new_session=True
             ).pid
     if pid := os.fork():

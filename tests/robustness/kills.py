@@ -1,6 +1,6 @@
 """Runs that are killed and started again: is the result that of an undisturbed run, and is nothing left lying about?
 
-    python benchmarks/faults.py [--kills 200] [--seed 0] [--no-steps]
+    python -m tests.robustness.kills [--kills 200] [--seed 0] [--no-steps]
 
 Every case has a store and an output folder of its own. A command is killed (``kill -9``) at a random moment, half of
 the times with its worker processes and half without them; then the same command runs to its end. Looked at are: after
@@ -38,9 +38,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torchvision  # noqa: F401
-from killing import Command, finish, kill_before, start, strike
 from PIL import Image
 from safetensors.torch import save_file
+
+from tests.robustness.killing import Command, finish, kill_before, start, strike
 
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
 PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", "demo", "--workers", "1"]

@@ -1,6 +1,7 @@
 """What machines and people do to a run: it ends with one clear line or the right result, and nothing is half there.
 
-``benchmarks/faults.py`` kills runs at random moments; here is everything else. Commands run in forks of this process.
+``python -m tests.robustness.kills`` kills runs at random moments; here is everything else. Commands run in forks of
+this process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import killing
 from clip_tca.bulk import job
 from clip_tca.bulk.staging import RECORD, Staging
 from clip_tca.cli import main
@@ -37,6 +37,7 @@ from clip_tca.core import files
 from clip_tca.datasets.folder import load_folder
 from clip_tca.encoding import decoding, embedder
 from tests.conftest import MODEL
+from tests.robustness import killing
 
 OLD = "of an earlier run"
 

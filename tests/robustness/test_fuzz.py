@@ -1,12 +1,14 @@
-"""Damaged input is a result or one clear line: a short run of every target of benchmarks/fuzz.py, and what it found."""
+"""Damaged input is a result or one clear line: a short run of every fuzzing target, and tests of what fuzzing found."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
 import resource
 import signal
+import time
 import zipfile
 
 import numpy as np
@@ -14,11 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
 from safetensors.torch import load_file, save_file
 
-from benchmarks import fuzz
-from benchmarks.fuzz import run
-from benchmarks.fuzzing import TARGETS
 from clip_tca import LinearTCA
 from clip_tca.bulk.block import LARGEST, ROWS, VALUES, block_rows
 from clip_tca.bulk.class_texts import read_texts
@@ -31,6 +32,11 @@ from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.store import Entry, Store
 from clip_tca.encoding.torchscript import is_torchscript, read_torchscript
 from clip_tca.results.record import read
+from tests.conftest import ROOT
+from tests.robustness import fuzz
+from tests.robustness.fuzz import run
+from tests.robustness.fuzzing import TARGETS
+from tests.robustness.fuzzing.target import Target
 
 fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the fuzzer needs fork")
 
@@ -41,17 +47,32 @@ def test_every_kind_of_input_survives_a_short_fuzz(target):
     cases = 20 if target.name in ("commands", "embedding set") else 50
     tally = run(target, cases, seed=11, chunk=cases)
     assert tally.findings == {}
-    assert tally.refused + tally.accepted == cases
+    assert tally.cases == cases
     assert tally.refused > 0
 
 
 @pytest.mark.parametrize("only", [[], ["--only", TARGETS[0].name, "--only", TARGETS[1].name]])
-def test_one_case_is_of_one_target(only, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["fuzz.py", "--case", "3", *only])
+def test_one_chunk_is_of_one_target(only, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fuzz", "--chunk", "3", *only])
     with pytest.raises(SystemExit) as stop:
         fuzz.main()
     assert stop.value.code == 2
     assert "name it by --only NAME" in capsys.readouterr().err
+
+
+def reader(read) -> Target:
+    """A target that gives integers to ``read``."""
+
+    class Numbers(Target):
+        name = "numbers"
+
+        def cases(self):
+            return st.integers(0, 1000)
+
+        def run(self, case, folder):
+            return read(case)
+
+    return Numbers()
 
 
 @fork
@@ -59,7 +80,7 @@ def test_one_case_is_of_one_target(only, monkeypatch, capsys):
     ("wrong", "reason"),
     [
         (lambda: {}["x"], "KeyError"),
-        (lambda: (_ for _ in ()).throw(ValueError("")), "says nothing"),
+        (lambda: (_ for _ in ()).throw(ValueError("")), "empty message"),
         (lambda: (_ for _ in ()).throw(ValueError("wrong")), "does not name the file"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "crash: signal 9"),
         (lambda: np.ones(1 << 26).sum(), "took more than 400 MB"),
@@ -68,17 +89,42 @@ def test_one_case_is_of_one_target(only, monkeypatch, capsys):
 )
 def test_the_fuzzer_sees_what_is_wrong(wrong, reason):
     """Otherwise a table without findings says nothing."""
-
-    class Bad(type(TARGETS[0])):
-        name, seeds, names = "bad", (), ("case",)
-
-        def run(self, rng, folder):
-            return None if rng.random() < 0.5 else wrong()
-
-    tally = run(Bad(), 5)
+    tally = run(reader(lambda case: wrong() if case > 30 else None), 6)
     assert tally.accepted > 0
-    assert tally.found == 5 - tally.accepted
-    assert all(reason in kind for kind in tally.findings)
+    assert len(tally.findings) == 1
+    assert reason in next(iter(tally.findings))
+
+
+@fork
+def test_the_fuzzer_sees_a_case_that_hangs(monkeypatch):
+    monkeypatch.setattr(fuzz, "SECONDS", 1)
+    assert list(run(reader(lambda case: time.sleep(60 * (case > 30))), 3).findings) == ["took more than 1 s"]
+
+
+@fork
+def test_a_finding_is_shrunk_and_comes_first_in_the_next_run(tmp_path):
+    database = DirectoryBasedExampleDatabase(tmp_path)
+    target = reader(lambda case: {}[case] if case > 30 else None)
+    assert ["case=31," in case for _, case in run(target, 50, database=database).findings.values()] == [True]
+    assert run(target, 1, seed=5, database=database).findings.keys() == {"KeyError at ?: '31'"}
+
+
+@fork
+def test_the_same_seed_gives_the_same_cases(tmp_path):
+    def cases(name: str, seed: int) -> str:
+        with (tmp_path / name).open("a") as file:
+            run(reader(lambda case: print(case, file=file, flush=True)), 20, seed)
+        return (tmp_path / name).read_text()
+
+    assert cases("a", 1) == cases("b", 1) != cases("c", 2)
+
+
+def test_no_test_imports_the_benchmarks():
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.split(".")[0] == "benchmarks"], path
 
 
 # -- what it found -----------------------------------------------------------------------------------------------------

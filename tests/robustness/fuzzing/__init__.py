@@ -1,17 +1,15 @@
-"""What ``benchmarks/fuzz.py`` aims at: every kind of input that clip-tca takes."""
+"""The targets of ``python -m tests.robustness.fuzz``: every kind of input that clip-tca takes."""
 
 from __future__ import annotations
 
-from benchmarks.fuzzing.binaries import Images, Store, Weights
-from benchmarks.fuzzing.commands import Commands
-from benchmarks.fuzzing.documents import Prompts, Recipes, Records
-from benchmarks.fuzzing.embeddings import Pipe, Shelf, Texts
-from benchmarks.fuzzing.states import Sets, States
-from benchmarks.fuzzing.target import Target
-
-FORMATS = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather")
+from tests.robustness.fuzzing.binaries import Images, Shards, Weights
+from tests.robustness.fuzzing.commands import Commands
+from tests.robustness.fuzzing.documents import Prompts, Recipes, Records
+from tests.robustness.fuzzing.embeddings import SUFFIXES, Files, Labels, Pipe, Texts
+from tests.robustness.fuzzing.states import Sets, States
+from tests.robustness.fuzzing.target import Target
 
 TARGETS: list[Target] = [
-    Images(), *map(Shelf, FORMATS), Pipe(), Texts(), Sets(), Prompts(), Recipes(), Records(), States(), Store(),
-    Weights(), Commands(),
+    Images(), *map(Files, SUFFIXES), Pipe(), Texts(), Labels(), Sets(), Prompts(), Recipes(), Records(), States(),
+    Shards(), Weights(), Commands(),
 ]  # fmt: skip

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import os
-import random
-import sys
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from benchmarks.fuzzing.documents import Records
-from benchmarks.fuzzing.embeddings import Pipe, Shelf
-from benchmarks.fuzzing.mutations import damaged
-from benchmarks.fuzzing.states import Sets, States
-from benchmarks.fuzzing.target import Target, Unclear, clear
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from tests.robustness.fuzzing.damage import damaged
+from tests.robustness.fuzzing.documents import Records
+from tests.robustness.fuzzing.embeddings import encodings
+from tests.robustness.fuzzing.states import Sets, States
+from tests.robustness.fuzzing.target import Target, command
 
 FILES = ("set.safetensors", "state.safetensors", "record.json", "z.npy", "z.npz", "text.npy", "names.txt", "r.toml")
 VALUES = (
@@ -64,84 +62,68 @@ class Commands(Target):
 
     @cached_property
     def seeds(self) -> dict[str, bytes]:
-        """Small files that are right."""
+        """Small valid files."""
         from clip_tca.cli import parser
 
         self.parser = parser()
         os.environ["HF_HUB_OFFLINE"] = "1"
-        npy, npz = Shelf(".npy").seeds, Shelf(".npz").seeds
         recipe = b'[[run]]\ndataset = "set.safetensors"\nmethod = ["zero-shot", "linear-tca"]\n'
         return {
             "set.safetensors": Sets().seeds[0],
             "state.safetensors": States().seeds[0][1],
             "record.json": json.dumps(Records().seeds[0]).encode(),
-            "z.npy": npy[0],
-            "z.npz": npz[0],
-            "text.npy": npy[0],
+            "z.npy": encodings(".npy")[0],
+            "z.npz": encodings(".npz")[0],
+            "text.npy": encodings(".npy")[2],
             "names.txt": b"dog\nhouse = a house\n",
             "r.toml": recipe,
-            "-": Pipe().seeds[0],
+            "-": encodings(".arrow")[0],
         }
 
-    def run(self, rng: random.Random, folder: Path) -> bool | None:
-        """Run it, in a folder with these files, one of them damaged now and then."""
-        for name, data in self.seeds.items():
-            (folder / name).write_bytes(damaged(data, rng, [data]) if rng.random() < 0.15 else data)
+    def cases(self) -> SearchStrategy[Any]:
+        name = st.sampled_from(sorted(self.seeds))
+        one_file = name.flatmap(lambda name: st.tuples(st.just(name), damaged([self.seeds[name]])))
+        return st.tuples(words(self.parser), st.none() | one_file)
+
+    def run(self, case: Any, folder: Path) -> bool | None:
+        """Run it in a folder with these files, of which one may be damaged."""
+        arguments, damage = case
+        contents = {**self.seeds, **(dict([damage]) if damage else {})}
+        stdin = contents.pop("-")
+        for name, data in contents.items():
+            (folder / name).write_bytes(data)
         (folder / "pictures" / "dog").mkdir(parents=True)
-        stdin = (folder / "-").read_bytes()
-        (folder / "-").unlink()
         os.environ["CLIP_TCA_CACHE"] = str(folder / "store")
-        words = self.words(rng)
-        longest = 1500 + 3 * max(map(len, words))  # a long word comes back in the answer
-        seen: list[BaseException | None] = []
-        out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
-        from clip_tca.cli import main
+        return command(arguments, (), stdin, codes=(0, 1, 2))
 
-        try:
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(contextlib.redirect_stdout(out))
-                stack.enter_context(contextlib.redirect_stderr(err))
-                stack.enter_context(patch("clip_tca.bulk.pipe.standard_input", lambda: io.BytesIO(stdin)))
-                stack.enter_context(patch("traceback.print_exc", lambda: seen.append(sys.exc_info()[1])))
-                code = main(["--debug", *words])
-        except SystemExit as end:
-            if end.code not in (0, 2):
-                raise Unclear(f"exit {end.code}: {words}") from None
-            return end.code == 0
-        if any(isinstance(error, Exception) and (wrong := clear(error, (), longest)) for error in seen):
-            raise Unclear(f"{wrong}: clip-tca {words}")
-        told = [line for line in err.getvalue().split("\n") if line]
-        if code not in (0, 1) or any(not line.startswith("clip-tca: ") for line in told if seen):
-            raise Unclear(f"exit {code}, {told[-1:]}: {words}")
-        return code == 0
 
-    def words(self, rng: random.Random) -> list[str]:
-        """A command with some of its options, each with a value that is usual, or any."""
-        name = rng.choice(COMMANDS)
-        chosen: Any = self.parser._subparsers._group_actions[0].choices[name]  # type: ignore[union-attr,index,call-overload]
-        words = [name]
-        while inner := [a for a in chosen._actions if isinstance(a, argparse._SubParsersAction)]:
-            words.append(rng.choice(sorted(inner[0].choices)))
-            chosen = inner[0].choices[words[-1]]
-        often = rng.choice((0.02, 0.08, 0.2))
-        for action in chosen._actions:
-            needed = action.required and rng.random() < 0.95
-            likely = action.option_strings[:1] == ["--dataset"] and rng.random() < 0.9
-            if not (needed or likely or rng.random() < often):
-                continue
-            option = max(action.option_strings, key=len, default="")
-            words += [option] if option else []
-            if action.nargs != 0:
-                words.append(self.value(rng, action, option))
-        if rng.random() < 0.05:
-            words.insert(rng.randrange(len(words) + 1), rng.choice(VALUES))
-        return words
+@st.composite
+def words(draw: DrawFn, parser: argparse.ArgumentParser) -> list[str]:
+    """A command with some of its options, each with a usual value, or any."""
+    name = draw(st.sampled_from(COMMANDS))
+    chosen: Any = parser._subparsers._group_actions[0].choices[name]  # type: ignore[union-attr,index,call-overload]
+    arguments = [name]
+    while inner := [action for action in chosen._actions if isinstance(action, argparse._SubParsersAction)]:
+        arguments.append(draw(st.sampled_from(sorted(inner[0].choices))))
+        chosen = inner[0].choices[arguments[-1]]
+    needed = [a for a in chosen._actions if a.required or a.option_strings[:1] in ([], ["--dataset"])]
+    others = [action for action in chosen._actions if action not in needed]
+    actions = needed[draw(st.integers(0, 19)) == 19 :]  # at times without the first of them
+    if others:
+        actions += draw(st.lists(st.sampled_from(others), max_size=4))
+    for action in actions:
+        option = max(action.option_strings, key=len, default="")
+        arguments += [option] if option else []
+        if action.nargs != 0:
+            arguments.append(draw(_value(action, option)))
+    if draw(st.integers(0, 19)) == 19:
+        arguments.insert(draw(st.integers(0, len(arguments))), draw(st.sampled_from(VALUES)))
+    return arguments
 
-    def value(self, rng: random.Random, action: argparse.Action, option: str) -> str:
-        """For an option."""
-        allowed = [str(word) for word in action.choices or () if word not in SLOW]
-        if allowed and rng.random() < 0.9:
-            return rng.choice(allowed)
-        if option in USUAL and rng.random() < 0.9:
-            return rng.choice(USUAL[option])
-        return rng.choice([value for value in VALUES if value not in SLOW])
+
+def _value(action: argparse.Action, option: str) -> SearchStrategy[str]:
+    """A value of an option: most often one that is allowed or usual."""
+    allowed = [str(word) for word in action.choices or () if word not in SLOW]
+    usual = allowed or USUAL.get(option, ())
+    any_value = st.sampled_from([value for value in VALUES if value not in SLOW])
+    return st.integers(0, 9).flatmap(lambda draw: st.sampled_from(usual) if usual and draw < 9 else any_value)

@@ -1,154 +1,146 @@
-"""Damage, for ``benchmarks/fuzz.py``: bytes, text and JSON that were right and are not quite so any more."""
+"""Damage as hypothesis strategies: bytes, text and JSON documents that were valid, after a few edits.
+
+An edit replaces one piece of the content by another one: a flipped bit, an overwritten size, a cut, an insertion, a
+splice or a repetition, depending on the pieces. Hypothesis draws them, and shrinks what fails to the fewest edits.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-import random
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
-NUMBERS = (0, 1, 127, 128, 255, 65535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1)
-"""Sizes that readers stumble over."""
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
 
-JUNK: tuple[Any, ...] = (
-    None, True, 0, -1, 10**6, 10**30, 0.5, float("nan"), float("inf"), -1e308, "", "x", "linear-tca", "oracle",
-    "\udcff", "a\nb", "<script>", [], [[]], [None], [0, "x"], {}, {"": None}, {"x": {"x": []}},
-)  # fmt: skip
+SIZES = (0, 1, 127, 128, 255, 65535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1)
+"""Sizes at which readers overflow or allocate too much."""
+
+NAMES = ("", "x", "rows", "zero-shot", "linear-tca", "oracle", "\udcff", "a\nb", "<script>")
+"""Strings that mean something to clip-tca, or are hostile."""
 
 WORDS = (
     "", "=", "#", "{}", "{", "}", "{0}", "\n", "\r", "\0", "\ufeff", "é犬", "\u2028", "[[run]]", "'", '"', "-1",
     "1e999",
 )  # fmt: skip
 
+EDITS = st.sampled_from((1, 1, 1, 2, 4, 16))
 
-def damaged(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
-    """``data`` after one to four mishaps; ``others`` lend the parts that are spliced in."""
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        data = rng.choice(_MISHAPS)(data, rng) if rng.random() < 0.9 else _splice(data, rng, others)
+HEADER = 600
+"""Bytes in which the headers of NumPy and safetensors write numbers as digits."""
+
+values: SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(NAMES),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=4,
+)
+"""Any JSON value, and numbers that JSON does not have."""
+
+
+def positions(length: int) -> SearchStrategy[int]:
+    """A position in content of this length; more often than not near an end, where headers and footers are."""
+    near = min(length, 80)
+    return st.integers(0, near) | st.integers(0, near).map(lambda back: length - back) | st.integers(0, length)
+
+
+@st.composite
+def damaged(draw: DrawFn, contents: Sequence[bytes]) -> bytes:
+    """One of ``contents`` after some edits, which may take pieces of the others."""
+    data = draw(st.sampled_from(contents))
+    for _ in range(draw(EDITS)):
+        data = draw(_edited(data, contents))
     return data
 
 
-def damaged_text(text: str, rng: random.Random) -> str:
-    """``text`` with words put in, lines lost, swapped or repeated, and letters changed."""
-    for _ in range(rng.choice((1, 1, 2, 4))):
+@st.composite
+def _edited(draw: DrawFn, data: bytes, contents: Sequence[bytes]) -> bytes:
+    digits = [match.start() for match in re.finditer(rb"\d", data[:HEADER])]
+    kind = draw(st.sampled_from(("flip", "size", "digits", "bytes", "splice", "repeat", "cut")))
+    at = draw(st.sampled_from(digits) if kind == "digits" and digits else positions(len(data)))
+    piece, length = b"", draw(st.sampled_from((1, 4, 100)))
+    if kind == "flip":
+        piece, length = bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in data[at : at + 1]), 1
+    elif kind == "size":
+        size = draw(st.sampled_from(SIZES))
+        codes = [code for code, bits in {"B": 8, "H": 16, "I": 32, "Q": 64}.items() if size < 1 << bits]
+        piece = struct.pack(draw(st.sampled_from("<>")) + draw(st.sampled_from(codes)), size)
+        length = len(piece)
+    elif kind == "digits":
+        piece, length = str(draw(st.sampled_from(SIZES))).encode(), draw(st.integers(0, 2))
+    elif kind == "bytes":
+        piece, length = draw(st.binary(max_size=100)), draw(st.sampled_from((0, length)))
+    elif kind == "splice":
+        other = draw(st.sampled_from(contents))
+        piece, length = other[draw(positions(len(other))) :], len(data)
+    elif kind == "repeat":
+        piece, length = data[at : at + draw(st.sampled_from((4, 64, 1000)))], 0
+    elif draw(st.booleans()):
+        length = len(data)
+    return data[:at] + piece + data[at + length :]
+
+
+@st.composite
+def damaged_text(draw: DrawFn, contents: Sequence[str]) -> str:
+    """One of ``contents`` with letters changed, words put in, and lines lost or repeated."""
+    text = draw(st.sampled_from(contents))
+    for _ in range(draw(EDITS)):
         lines = text.split("\n")
-        where, at = rng.randrange(len(lines)), rng.randrange(len(text) + 1)
-        kind = rng.randrange(5)
-        if kind == 0:
-            text = text[:at] + rng.choice(WORDS) + text[at:]
-        elif kind == 1:
-            text = text[:at] + chr(rng.choice((rng.randrange(128), rng.randrange(0xD800)))) + text[at + 1 :]
-        elif kind == 2:
-            text = "\n".join(lines[:where] + lines[where + 1 :])
-        elif kind == 3:
-            text = "\n".join([*lines, lines[where]])
+        if draw(st.booleans()):
+            line = draw(st.integers(0, len(lines) - 1))
+            lines[line : line + 1] = draw(st.sampled_from(([], [lines[line]] * 2, [lines[line], lines[0]])))
+            text = "\n".join(lines)
         else:
-            text = text[:at] + text[at + rng.randrange(1, 20) :]
+            at = draw(positions(len(text)))
+            word = draw(st.sampled_from(WORDS) | st.text(st.characters(), max_size=2))
+            text = text[:at] + word + text[at + draw(st.sampled_from((0, 1, 20))) :]
     return text
 
 
-def damaged_json(content: Any, rng: random.Random) -> Any:
-    """``content`` with values replaced, keys lost, lists cut or grown, one to three times."""
-    content = copy.deepcopy(content)
-    for _ in range(rng.choice((1, 1, 2, 3))):
-        places = [(holder, key) for holder in _holders(content) for key in _keys(holder)]
-        if not places:
-            return rng.choice(JUNK)
-        holder, key = rng.choice(places)
-        kind = rng.randrange(8)
-        if kind == 0:
+@st.composite
+def damaged_json(draw: DrawFn, contents: Sequence[Any]) -> Any:
+    """One of ``contents`` with values replaced, keys lost or renamed, lists cut or grown."""
+    document = copy.deepcopy(draw(st.sampled_from(contents)))
+    for _ in range(draw(st.sampled_from((1, 1, 2, 3)))):
+        slots = [(holder, key) for holder in _holders(document) for key in _keys(holder)]
+        if not slots:
+            return draw(values)
+        holder, key = draw(st.sampled_from(slots))
+        kind = draw(st.sampled_from(("value", "value", "lose", "repeat", "rename", "number", "copy")))
+        if kind == "lose":
             del holder[key]
-        elif kind == 1 and isinstance(holder, list):
+        elif kind == "repeat" and isinstance(holder, list):
             holder.append(copy.deepcopy(holder[key]))
-        elif kind == 2 and isinstance(holder, dict):
-            holder[rng.choice(("", "x", "rows", "zero-shot"))] = holder.pop(key)
-        elif kind == 3 and isinstance(holder[key], (int, float)):
-            holder[key] = rng.choice((-1, 0, 0.5, 10**18, holder[key] + 1, str(holder[key]), float("nan")))
-        elif kind == 4:
-            other, place = rng.choice(places)
+        elif kind == "rename" and isinstance(holder, dict):
+            holder[draw(st.sampled_from(NAMES))] = holder.pop(key)
+        elif kind == "number" and isinstance(number := holder[key], (int, float)):
+            holder[key] = draw(st.sampled_from((-1, 0, 0.5, 10**18, number + 1, str(number), float("nan"))))
+        elif kind == "copy":
+            other, place = draw(st.sampled_from(slots))
             holder[key] = copy.deepcopy(other[place]) if place in _keys(other) else None
         else:
-            holder[key] = copy.deepcopy(rng.choice(JUNK))
-    return content
+            holder[key] = draw(values)
+    return document
 
 
-def as_file(content: Any, rng: random.Random) -> bytes:
-    """JSON as bytes; now and then these are damaged too."""
-    data = json.dumps(content).encode()
-    return damaged(data, rng, [data]) if rng.random() < 0.15 else data
+@st.composite
+def damaged_document(draw: DrawFn, contents: Sequence[Any]) -> bytes:
+    """A damaged JSON document as a file; at times the bytes of the file are damaged too."""
+    data = json.dumps(draw(damaged_json(contents))).encode()
+    return draw(damaged([data])) if draw(st.integers(0, 6)) == 6 else data
 
 
-def _holders(content: Any) -> list[Any]:
-    """All dictionaries and lists inside, the few near the top as likely as the many below."""
-    found, level = [], [content]
-    while level:
-        level = [one for one in level if isinstance(one, (dict, list))]
-        found += level[:40]
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-    return found
+def _holders(document: Any) -> list[Any]:
+    """Dictionaries and lists of a document, at most 40 of each depth: those near the top are drawn as often."""
+    holders: list[Any] = []
+    level = [document]
+    while level := [value for value in level if isinstance(value, (dict, list))]:
+        holders += level[:40]
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
+    return holders
 
 
 def _keys(holder: Any) -> list[Any]:
     return list(holder) if isinstance(holder, dict) else list(range(len(holder)))[:40]
-
-
-def _place(data: bytes, rng: random.Random) -> int:
-    """Somewhere; as often as not near the beginning or the end, where headers are."""
-    if not data:
-        return 0
-    near = min(len(data), 80)
-    return rng.choice((rng.randrange(len(data)), rng.randrange(near), len(data) - 1 - rng.randrange(near)))
-
-
-def _flip(data: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(data)
-    for _ in range(rng.choice((1, 1, 8, 64)) if data else 0):
-        changed[_place(data, rng)] ^= 1 << rng.randrange(8)
-    return bytes(changed)
-
-
-def _number(data: bytes, rng: random.Random) -> bytes:
-    at, number = _place(data, rng), rng.choice(NUMBERS)
-    code = rng.choice([c for c, most in {"B": 8, "H": 16, "I": 32, "Q": 64}.items() if number < 1 << most])
-    packed = struct.pack(rng.choice("<>") + code, number)
-    return data[:at] + packed + data[at + len(packed) :]
-
-
-def _cut(data: bytes, rng: random.Random) -> bytes:
-    return data[: _place(data, rng)]
-
-
-def _insert(data: bytes, rng: random.Random) -> bytes:
-    at = _place(data, rng)
-    return data[:at] + rng.randbytes(rng.choice((1, 4, 100))) + data[at:]
-
-
-def _lose(data: bytes, rng: random.Random) -> bytes:
-    at = _place(data, rng)
-    return data[:at] + data[at + rng.choice((1, 4, 100)) :]
-
-
-def _splice(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
-    other = rng.choice(others)
-    return data[: _place(data, rng)] + other[_place(other, rng) :]
-
-
-def _repeat(data: bytes, rng: random.Random) -> bytes:
-    start, length = _place(data, rng), rng.choice((4, 64, 1000))
-    return data[: start + length] + data[start:]
-
-
-def _digits(data: bytes, rng: random.Random) -> bytes:
-    """Another number where one is written out, as in the headers of NumPy and safetensors."""
-    places = [i for i, byte in enumerate(data[:600]) if 48 <= byte < 58]
-    if not places:
-        return data
-    at = rng.choice(places)
-    return data[:at] + str(rng.choice(NUMBERS)).encode() + data[at + rng.randrange(3) :]
-
-
-_MISHAPS: tuple[Callable[[bytes, random.Random], bytes], ...] = (
-    _flip, _flip, _number, _number, _cut, _insert, _lose, _repeat, _digits
-)  # fmt: skip

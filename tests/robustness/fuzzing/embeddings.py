@@ -1,149 +1,185 @@
-"""Files and streams of embeddings, class texts and labels."""
+"""Embeddings, class texts and labels, as ``clip-tca adapt`` takes them: files of every format, and a pipe."""
 
 from __future__ import annotations
 
 import io
-import random
+import json
 import zipfile
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
 
-from benchmarks.fuzzing.mutations import NUMBERS, damaged, damaged_text
-from benchmarks.fuzzing.target import Target, Unclear, made
+from tests.robustness.fuzzing.damage import SIZES, damaged, damaged_text
+from tests.robustness.fuzzing.target import Target, Unclear, command, content
 
-Z = np.random.default_rng(0).standard_normal((53, 6)).astype(np.float32)
+SUFFIXES = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather")
+DIM = 24
+Z = np.random.default_rng(0).standard_normal((53, DIM)).astype(np.float32)
+TEXT = content(lambda path: np.save(path, Z[:4]), ".npy")
+KINDS = ("<f4", "<f2", "<f8", ">f4", "|O", "<c8", "<U9", "|V9", "f4,f4", "<f16", "|b1", "<M8[s]", "<i8")
+MEMBERS = ("../x.npy", "/x.npy", "é.npy", ".npy", "a\nb.npy", "vectors.npy")
 
 
-class Shelf(Target):
-    """Files of embeddings of one format."""
+def encoded(z: np.ndarray, suffix: str, fixed: bool = False) -> bytes:
+    """A file of embeddings as other programs write it, in tables beside a column of names."""
+    import pyarrow as pa
+    import pyarrow.feather
+    import pyarrow.parquet as pq
+    from safetensors.numpy import save_file
+
+    kind = pa.from_numpy_dtype(z.dtype)
+    lists = pa.array(list(z), pa.list_(kind, z.shape[1]) if fixed else pa.list_(kind))
+    table = pa.table({"id": [f"p{i}" for i in range(len(z))], "embedding": lists})
+
+    def stream(path: Path) -> None:
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=17)
+
+    compression = "snappy" if fixed else "zstd"
+    write: Any = {
+        ".npy": lambda path: np.save(path, z),
+        ".npz": lambda path: np.savez_compressed(path, ids=np.arange(len(z)), vectors=z),
+        ".safetensors": lambda path: save_file({"vectors": z, "ids": np.arange(len(z))}, path),
+        ".parquet": lambda path: pq.write_table(table, path, row_group_size=20, compression=compression),
+        ".arrow": stream,
+        ".feather": lambda path: pyarrow.feather.write_feather(table, path),
+    }[suffix]
+    return content(write, suffix)
+
+
+def encodings(suffix: str) -> list[bytes]:
+    """In both precisions, with lists of fixed and of variable length."""
+    return [encoded(Z, suffix), encoded(Z.astype(np.float16), suffix, fixed=True), encoded(Z[:20], suffix, fixed=True)]
+
+
+@st.composite
+def npy(draw: DrawFn, zeros: int = 0) -> bytes:
+    """A NumPy file with a made-up header before a little content, or before up to ``zeros`` bytes."""
+    shape = draw(st.lists(st.sampled_from((*SIZES, -1, 1 << 70, DIM, 53)), max_size=3))
+    kind, order = draw(st.sampled_from(KINDS)), draw(st.booleans())
+    text = f"{{'descr': {kind!r}, 'fortran_order': {order}, 'shape': {tuple(shape)}, }}"
+    text = draw(damaged_text([text])) if draw(st.integers(0, 4)) == 4 else text
+    header = text.encode("utf-8", "replace") + b"\n"
+    length = (len(header) & 0xFFFF).to_bytes(2, "little")
+    return b"\x93NUMPY\x01\x00" + length + header + bytes(draw(st.sampled_from((0, 24, 1272, zeros))))
+
+
+@st.composite
+def npz(draw: DrawFn) -> bytes:
+    """An archive of such files under odd names; deflated zeros are many."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("vectors.npy", draw(npy(10**7)))
+        for name in draw(st.lists(st.sampled_from(MEMBERS[:-1]), unique=True, max_size=2)):
+            archive.writestr(name, draw(npy()))
+    return file.getvalue()
+
+
+def files(suffix: str, seeds: list[bytes]) -> SearchStrategy[bytes]:
+    """Damaged files of a format; for NumPy's also files with made-up headers."""
+    made_up = {".npy": npy(), ".npz": npz()}
+    return damaged(seeds) | made_up[suffix] if suffix in made_up else damaged(seeds)
+
+
+class Files(Target):
+    """Embeddings in a file of one format."""
 
     share = 2.0
 
     def __init__(self, suffix: str) -> None:
-        """Of this suffix."""
         self.suffix, self.name = suffix, suffix.removeprefix(".")
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        """As others write them."""
-        return [made(lambda path, z=z: self._write(path, z), self.suffix) for z in (Z, Z.astype(np.float16), Z[:, :3])]
+        return encodings(self.suffix)
 
-    def _write(self, path: Path, z: np.ndarray) -> None:
-        import pyarrow as pa
-        import pyarrow.feather
-        import pyarrow.parquet as pq
-        from safetensors.numpy import save_file
+    def cases(self) -> SearchStrategy[Any]:
+        return st.tuples(files(self.suffix, self.seeds), st.sampled_from((None, None, "vectors", "embedding")))
 
-        if self.suffix == ".npy":
-            np.save(path, z)
-        elif self.suffix == ".npz":
-            np.savez_compressed(path, ids=np.arange(len(z)), vectors=z)
-        elif self.suffix == ".safetensors":
-            save_file({"vectors": np.ascontiguousarray(z), "ids": np.arange(len(z))}, path)
-        else:
-            wide = np.random.default_rng(1).standard_normal((len(z), 16 * z.shape[1]))  # rows of a usual length
-            z = wide.astype(z.dtype)
-            kind = pa.from_numpy_dtype(z.dtype)
-            lists = pa.array(
-                list(z), pa.list_(kind, 96) if z.shape[1] == 96 and kind == pa.float16() else pa.list_(kind)
-            )
-            table = pa.table({"id": [f"p{i}" for i in range(len(z))], "embedding": lists})
-            if self.suffix == ".parquet":
-                pq.write_table(table, path, row_group_size=20, compression="snappy" if z.shape[1] == 96 else "zstd")
-            elif self.suffix == ".arrow":
-                with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-                    writer.write_table(table, max_chunksize=17)
-            else:
-                pyarrow.feather.write_feather(table, path)
-
-    def content(self, rng: random.Random) -> bytes:
-        """A damaged file, or one whose header says what is not so."""
-        if self.suffix in (".npy", ".npz") and rng.random() < 0.3:
-            return _headed(self.suffix, rng)
-        return damaged(rng.choice(self.seeds), rng, self.seeds)
-
-    def run(self, rng: random.Random, folder: Path) -> bool | None:
-        """Read to the end as ``adapt`` does; rows and dimensions must be what was announced."""
-        from clip_tca.bulk.reading import pieces
-        from clip_tca.bulk.shards import open_shelf
-
-        path = folder / f"case{self.suffix}"
-        path.write_bytes(self.content(rng))
-        shelf = open_shelf(str(path), rng.choice((None, None, None, "vectors", "embedding")))
-        read = 0
-        for piece in pieces(shelf, shelf.units()[:100], drop_bad=True):
-            read += piece.read
-            if piece.block.z.shape[1] != shelf.dim:
-                raise Unclear(f"{piece.block.z.shape[1]} dimensions, announced were {shelf.dim}")
-        if shelf.rows is not None and len(shelf.units()) <= 100 and read != shelf.rows:
-            raise Unclear(f"{read} rows, announced were {shelf.rows}")
-        return None
-
-
-def _headed(suffix: str, rng: random.Random) -> bytes:
-    """A NumPy file with a made-up header before a little content; in an archive of deflated zeros, many of them."""
-    sizes = (*NUMBERS, -1, 1 << 70, 6, 53)
-    shape = tuple(rng.choice(sizes) for _ in range(rng.choice((0, 1, 2, 2, 2, 2, 3))))
-    kind = rng.choice(("<f4", "<f2", "<f8", ">f4", "|O", "<c8", "<U9", "|V9", "f4,f4", "<f16", "|b1", "<M8[s]", "<i8"))
-    text = f"{{'descr': {kind!r}, 'fortran_order': {rng.choice((False, True))}, 'shape': {shape}, }}"
-    text = damaged_text(text, rng) if rng.random() < 0.2 else text
-    header = text.encode("utf-8", "replace") + b"\n"
-    data = b"\x93NUMPY\x01\x00" + (len(header) & 0xFFFF).to_bytes(2, "little") + header
-    if suffix == ".npy":
-        return data + rng.randbytes(rng.choice((0, 24, 1272)))
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("vectors.npy", data + bytes(rng.choice((0, 24, 1272, 10**7))))
-        for _ in range(rng.randrange(3)):
-            archive.writestr(rng.choice(("../x.npy", "/x.npy", "é.npy", ".npy", "a\nb.npy", "vectors.npy")), data)
-    return file.getvalue()
+    def run(self, case: Any, folder: Path) -> bool | None:
+        """Adapt it: as many rows as were announced are written or left out."""
+        data, column = case
+        (folder / f"case{self.suffix}").write_bytes(data)
+        (folder / "text.npy").write_bytes(TEXT)
+        words = ["adapt", f"case{self.suffix}", "--text", "text.npy", "--drop-bad-rows", "-o", "out"]
+        if not command([*words, *(["--column", column] if column else [])], ("case", "text", "rows", "column")):
+            return False
+        record = json.loads(next((folder / "out").glob("*.json")).read_text(encoding="utf-8"))
+        announced = record["input"]["shards"][0]["rows"]
+        rows = record["rows"] + sum(shard["rows"] for shard in record["left_out"].values())
+        if announced not in (None, rows):
+            raise Unclear(f"{rows} rows, announced were {announced}")
+        return True
 
 
 class Pipe(Target):
-    """Rows on standard input."""
+    """Embeddings on standard input: an Arrow IPC stream, or a NumPy file."""
 
-    name, names = "rows", ("standard input",)
+    name, share, names = "standard input", 2.0, ("standard input",)
 
     @cached_property
     def seeds(self) -> list[bytes]:
-        """Rows of 6 and of 3."""
-        return [b"".join(len(r).to_bytes(4, "little") + r.tobytes() for r in Z[:, :d]) for d in (6, 3)]
+        return [*encodings(".arrow"), *encodings(".npy")]
 
-    def run(self, rng: random.Random, folder: Path) -> bool | None:
-        """Read to the end."""
-        from clip_tca.bulk.pipe import RowStream
+    def cases(self) -> SearchStrategy[Any]:
+        return st.tuples(damaged(self.seeds) | npy(), st.sampled_from(("embeddings", "labels", "labels,scores")))
 
-        stream = RowStream(io.BytesIO(damaged(rng.choice(self.seeds), rng, self.seeds)))
-        for block in stream.blocks(0, 0, rng.choice((1, 7, 8192))):
-            block.bad()
-        return None
+    def run(self, case: Any, folder: Path) -> bool | None:
+        """Adapt it to standard output."""
+        data, kinds = case
+        (folder / "text.npy").write_bytes(TEXT)
+        words = ["adapt", "-", "--text", "text.npy", "--write", kinds, "-o", "-"]
+        return command(words, ("standard input", "text", "rows"), stdin=data)
 
 
 class Texts(Target):
-    """Files of text embeddings and of labels, as ``adapt`` takes them."""
+    """Files of class texts."""
 
-    name, names = "texts, labels", ("case", "labels: ", "text: ", "scale: ")
+    name = "class texts"
 
     @cached_property
     def seeds(self) -> dict[str, list[bytes]]:
-        """By suffix."""
-        one, two, three = Shelf(".npy"), Shelf(".npz"), Shelf(".safetensors")
-        labels = [made(lambda path: np.save(path, np.arange(9) % 3), ".npy"), b"0 1 2\n0\n1\n"]
-        return {".npy": one.seeds, ".npz": two.seeds, ".safetensors": three.seeds, "labels": labels}
+        return {suffix: encodings(suffix) for suffix in (".npy", ".npz", ".safetensors")}
 
-    def run(self, rng: random.Random, folder: Path) -> bool | None:
-        """Read them."""
-        from clip_tca.bulk.class_texts import read_texts
-        from clip_tca.cli.adapt import read_labels
+    def cases(self) -> SearchStrategy[Any]:
+        data = st.sampled_from(sorted(self.seeds)).flatmap(
+            lambda suffix: st.tuples(st.just(suffix), files(suffix, self.seeds[suffix]))
+        )
+        return st.tuples(data, st.sampled_from((None, None, "vectors")), st.sampled_from((None, "100")))
 
-        kind = rng.choice(sorted(self.seeds))
-        path = folder / f"case{kind if kind != 'labels' else rng.choice(('.npy', '.txt'))}"
-        data = damaged(rng.choice(self.seeds[kind]), rng, [part for parts in self.seeds.values() for part in parts])
-        path.write_bytes(_headed(kind, rng) if kind in (".npy", ".npz") and rng.random() < 0.3 else data)
-        if kind == "labels":
-            read_labels(path, 3)
-        else:
-            read_texts(path, rng.choice((None, None, "vectors")), rng.choice((None, 100.0)), "cpu")
-        return None
+    def run(self, case: Any, folder: Path) -> bool | None:
+        """Adapt other embeddings with them."""
+        (suffix, data), column, scale = case
+        (folder / f"case{suffix}").write_bytes(data)
+        (folder / "z.npy").write_bytes(self.seeds[".npy"][0])
+        words = ["adapt", "z.npy", "--text", f"case{suffix}", "--write", "labels", "-o", "out.npy"]
+        words += ["--text-column", column] if column else []
+        words += ["--scale", scale] if scale else []
+        return command(words, ("case", "text: ", "scale: ", "dimension", "classes"))
+
+
+class Labels(Target):
+    """Files of true classes."""
+
+    name = "labels"
+
+    @cached_property
+    def seeds(self) -> list[bytes]:
+        labels = np.arange(len(Z)) % 4
+        return [content(lambda path: np.save(path, labels), ".npy"), "\n".join(map(str, labels)).encode()]
+
+    def cases(self) -> SearchStrategy[Any]:
+        return st.tuples(damaged(self.seeds) | npy(), st.sampled_from((".npy", ".txt")))
+
+    def run(self, case: Any, folder: Path) -> bool | None:
+        """Score with them."""
+        data, suffix = case
+        (folder / f"case{suffix}").write_bytes(data)
+        (folder / "z.npy").write_bytes(content(lambda path: np.save(path, Z), ".npy"))
+        (folder / "text.npy").write_bytes(TEXT)
+        words = ["adapt", "z.npy", "--text", "text.npy", "--labels", f"case{suffix}", "--write", "labels"]
+        return command([*words, "-o", "out.npy"], ("case", "labels: "))
