@@ -4,10 +4,10 @@
 
 Each case damages a valid file, or makes one up, and gives it to the code that reads such files. Allowed are a result,
 or an error of one line that names the file or the value. Hypothesis generates the cases and shrinks those that fail;
-they are kept in ``.hypothesis/fuzz`` and come first in the next run. Cases run in child processes, some hundred in each, so
-that a crash of the interpreter is a finding and not the end. A case that takes longer than 10 seconds, or that makes
-the process grow by more than 400 MB, is a finding too. ``--only NAME --chunk NUMBER`` repeats the cases of one child in
-this process.
+they are kept in ``.hypothesis/fuzz`` and come first in the next run. Cases run in child processes, some hundred in
+each, so that a crash of the interpreter is a finding and not the end. A case that takes longer than 10 seconds, or that
+makes the process grow by more than 400 MB, is a finding too. ``--only NAME --chunk NUMBER`` repeats the cases of one
+child in this process.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import time
@@ -21,12 +22,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from safetensors.torch import load_file, save_file
 
 from clip_tca import LinearTCA
-from clip_tca.bulk.block import LARGEST, ROWS, VALUES, block_rows
-from clip_tca.bulk.class_texts import read_texts
-from clip_tca.bulk.reading import pieces
-from clip_tca.bulk.shards import open_shelf
 from clip_tca.cli import main
-from clip_tca.cli.adapt import read_labels
 from clip_tca.datasets.embedding_set import load
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.store import Entry, Store
@@ -135,66 +131,91 @@ def npy(shape: str, kind: str = "<f4") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(48)
 
 
+@pytest.fixture
+def adapt(tmp_path, capsys):
+    """``clip-tca adapt`` on a file in ``tmp_path``: its exit code and what it says."""
+
+    def run_adapt(name: str, *options: object, dim: int = 6) -> tuple[int, str]:
+        np.save(tmp_path / "text.npy", np.random.default_rng(1).standard_normal((3, dim)).astype(np.float32))
+        words = ["adapt", tmp_path / name, "--text", tmp_path / "text.npy", "--drop-bad-rows", "--overwrite", *options]
+        code = main([*map(str, words), "-o", str(tmp_path / "out" / name)])
+        return code, capsys.readouterr().err.removeprefix("clip-tca: ").removeprefix(str(tmp_path))
+
+    (tmp_path / "out").mkdir()
+    return run_adapt
+
+
 @pytest.mark.parametrize("shape", ["(-1, -4)", "(9223372036854775807, -1)", "(2, 6", "(2, 6)) + (", f"(1, {1 << 40})"])
-def test_a_header_that_is_not_so_is_refused(shape, tmp_path):
+def test_a_header_that_is_not_so_is_refused(shape, adapt, tmp_path):
     for name in ("a.npy", "a.npz"):
         if name == "a.npy":
             (tmp_path / name).write_bytes(npy(shape))
         else:
             with zipfile.ZipFile(tmp_path / name, "w") as archive:
                 archive.writestr("embeddings.npy", npy(shape))
-        with pytest.raises(ValueError, match=f"{name}: "):
-            list(pieces(shelf := open_shelf(str(tmp_path / name)), shelf.units(), drop_bad=True))
+        code, message = adapt(name)
+        assert code == 1
+        assert f"{name}: " in message
 
 
-def test_a_damaged_archive_is_refused_in_a_short_line(tmp_path):
+def test_a_damaged_archive_is_refused_in_a_short_line(adapt, tmp_path):
     np.savez_compressed(tmp_path / "a.npz", vectors=np.random.default_rng(0).standard_normal((50, 6)))
     whole = (tmp_path / "a.npz").read_bytes()
+    codes = set()
     for place in range(30, 400, 7):
         (tmp_path / "a.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
-        told = ""
-        try:
-            list(pieces(shelf := open_shelf(str(tmp_path / "a.npz")), shelf.units(), drop_bad=True))
-        except ValueError as error:
-            told = str(error).removeprefix(str(tmp_path))
-        assert len(told) < 300
+        code, message = adapt("a.npz", "--column", "vectors")
+        codes.add(code)
+        assert len(message.splitlines()) == code
+        assert len(message) < 300
+    assert 1 in codes
 
 
-def test_labels_that_are_no_array_are_refused(tmp_path):
+def test_labels_that_are_no_array_are_refused(adapt, tmp_path):
+    np.save(tmp_path / "z.npy", np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32))
     (tmp_path / "a.npy").write_bytes(npy("(2, 6"))
     np.savez(tmp_path / "b.npz", labels=np.arange(3))
     (tmp_path / "b.npz").rename(tmp_path / "b.npy")
     for name in ("a.npy", "b.npy"):
-        with pytest.raises(ValueError, match="labels: "):
-            read_labels(tmp_path / name, 3)
+        code, message = adapt("z.npy", "--labels", tmp_path / name)
+        assert code == 1
+        assert message.startswith("labels: ")
 
 
 def test_class_texts_in_the_other_byte_order_are_read(tmp_path):
-    text = np.random.default_rng(0).standard_normal((4, 6))
-    np.save(tmp_path / "a.npy", text.astype(">f4"))
-    np.save(tmp_path / "b.npy", text.astype("<f4"))
-    big, little = (read_texts(tmp_path / name, None, None, "cpu").classifier for name in ("a.npy", "b.npy"))
-    assert torch.equal(big.text, little.text)
+    rng = np.random.default_rng(0)
+    text, outputs = rng.standard_normal((4, 6)), []
+    np.save(tmp_path / "z.npy", rng.standard_normal((50, 6)).astype(np.float32))
+    for order in "<>":
+        np.save(tmp_path / "text.npy", text.astype(f"{order}f4"))
+        words = [
+            "adapt",
+            tmp_path / "z.npy",
+            "--text",
+            tmp_path / "text.npy",
+            "-o",
+            tmp_path / "out.npy",
+            "--overwrite",
+        ]
+        assert main(list(map(str, words))) == 0
+        outputs.append(np.load(tmp_path / "out.npy"))
+    assert np.array_equal(*outputs)
 
 
-def test_a_few_bytes_of_parquet_do_not_become_gigabytes(tmp_path):
+def test_a_few_bytes_of_parquet_do_not_become_gigabytes(adapt, tmp_path):
     """A run of one number takes no room in a file: 626 bytes once took 4 GB and a minute."""
     zeros = pa.array(np.zeros(1 << 24, np.float32))
     pq.write_table(pa.table({"embedding": pa.ListArray.from_arrays([0, len(zeros)], zeros)}), tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
+    adapt("nowhere.parquet")  # the imports
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ValueError, match=rf"a\.parquet: .*at most {LARGEST}"):
-        open_shelf(str(tmp_path / "a.parquet"))
+    code, message = adapt("a.parquet")
+    assert code == 1
+    assert re.search(r"a\.parquet: .*at most \d+", message)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-def test_blocks_of_long_rows_are_short():
-    assert block_rows(512) == block_rows(2048) == ROWS
-    assert block_rows(40_000) * 40_000 <= VALUES
-    assert block_rows(2 * VALUES) == 1
-
-
-def test_offsets_beyond_the_end_of_an_arrow_file_are_not_followed(tmp_path):
+def test_offsets_beyond_the_end_of_an_arrow_file_are_not_followed(adapt, tmp_path):
     lists = pa.ListArray.from_arrays(pa.array([0, 3, 6], pa.int32()), pa.array(np.ones(6, np.float32)))
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, pa.schema({"e": lists.type})) as out:
         out.write(pa.record_batch({"e": lists}))
@@ -202,17 +223,19 @@ def test_offsets_beyond_the_end_of_an_arrow_file_are_not_followed(tmp_path):
     offsets = np.array([0, 3, 6], "<i4").tobytes()
     assert data.count(offsets) == 1
     (tmp_path / "a.arrow").write_bytes(data.replace(offsets, np.array([0, 3, 60_000_000], "<i4").tobytes()))
-    with pytest.raises(ValueError, match=r"a\.arrow: truncated or damaged"):
-        list(pieces(shelf := open_shelf(str(tmp_path / "a.arrow")), shelf.units(), drop_bad=True))
+    code, message = adapt("a.arrow", dim=3)
+    assert code == 1
+    assert message.startswith("/a.arrow: truncated or damaged")
 
 
-def test_columns_of_one_name_are_refused(tmp_path):
+def test_columns_of_one_name_are_refused(adapt, tmp_path):
     lists = pa.array([[1.0, 2.0]], pa.list_(pa.float32()))
     table = pa.table([lists, lists], names=["e", "e"])
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
         out.write_table(table)
-    with pytest.raises(ValueError, match=r"a\.arrow: two columns have the same name"):
-        open_shelf(str(tmp_path / "a.arrow"))
+    code, message = adapt("a.arrow", dim=2)
+    assert code == 1
+    assert message.startswith("/a.arrow: two columns have the same name")
 
 
 @pytest.mark.parametrize(
@@ -283,10 +306,12 @@ def test_an_error_is_one_line_whatever_stands_in_it(tmp_path, capsys):
 def test_a_torchscript_archive_is_read_like_torch_reads_it_and_nothing_in_it_is_run(tmp_path):
     layer = torch.nn.Sequential(torch.nn.Linear(6, 4).half(), torch.nn.BatchNorm1d(4)).eval()
     torch.jit.script(layer).save(str(path := tmp_path / "a.pt"))
-    wanted, found = torch.jit.load(str(path)).state_dict(), read_torchscript(path)
+    expected, tensors = torch.jit.load(str(path)).state_dict(), read_torchscript(path)
     assert is_torchscript(path)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) and found[name].dtype == wanted[name].dtype for name in wanted)
+    assert tensors.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensors[name], tensor)
+        assert tensors[name].dtype == tensor.dtype
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     evil = f"cbuiltins\nopen\n(V{tmp_path / 'evil'}\nVw\ntR.".encode()
