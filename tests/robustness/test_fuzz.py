@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
@@ -28,7 +27,6 @@ from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.store import Entry, Store
 from clip_tca.encoding.torchscript import is_torchscript, read_torchscript
 from clip_tca.results.record import read
-from tests.conftest import ROOT
 from tests.robustness import fuzz
 from tests.robustness.fuzz import run
 from tests.robustness.fuzzing import TARGETS
@@ -113,14 +111,6 @@ def test_the_same_seed_gives_the_same_cases(tmp_path):
         return (tmp_path / name).read_text()
 
     assert cases("a", 1) == cases("b", 1) != cases("c", 2)
-
-
-def test_no_test_imports_the_benchmarks():
-    for path in (ROOT / "tests").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not [name for name in names if name.split(".")[0] == "benchmarks"], path
 
 
 # -- what it found -----------------------------------------------------------------------------------------------------
