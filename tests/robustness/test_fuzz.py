@@ -276,6 +276,13 @@ def test_a_record_with_an_odd_row_is_refused(key, value, tmp_path):
         read(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize("version", [2, "x" * 9999, {"rows": [0] * 9999}])
+def test_a_record_of_another_schema_is_refused_in_a_short_line(version, tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"schema_version": version}))
+    with pytest.raises(ValueError, match=r"a\.json: schema .{1,40}, this version of clip-tca reads 1; evaluate again"):
+        read(tmp_path / "a.json")
+
+
 @pytest.mark.parametrize("images", [10**30, 1e400, "5", None, -1])
 def test_an_odd_entry_of_the_store_is_listed_all_the_same(images, tmp_path, monkeypatch, capsys):
     (tmp_path / "embeddings" / ("0" * 32)).mkdir(parents=True)
