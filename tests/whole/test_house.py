@@ -18,10 +18,9 @@ FEATURES = {
     "adapters/test_merge.py",  # partial fits, merged: every adapter
     "cli/test_commands.py",  # what all subcommands share
     "report/test_browser.py",  # the page in a browser
-    "studies/test_studies.py",  # what all studies share
     "studies/test_toy_and_map.py",
 }
-"""Test files that are named after a feature of several modules of their room."""
+"""Test files of several modules of their room."""
 
 
 def imports(source: str) -> Iterator[str]:
@@ -55,7 +54,7 @@ def test_every_folder_of_tests_is_a_room():
 
 @pytest.mark.parametrize("room", sorted(ROOMS & {path.name for path in (ROOT / "tests").iterdir()}))
 def test_a_test_file_is_named_after_a_module_of_its_room(room):
-    modules = {path.stem for path in (PACKAGE / room).rglob("*.py")}
+    modules = {name for path in (PACKAGE / room).rglob("*.py") for name in (path.stem, path.parent.name)}
     for path in (ROOT / "tests" / room).rglob("test_*.py"):
         name = f"{room}/{path.name}"
         assert (path.stem.removeprefix("test_") in modules) != (name in FEATURES), name
