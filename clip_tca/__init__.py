@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from clip_tca.adapters.conditional import ConditionalTCA
     from clip_tca.adapters.linear import LinearTCA
     from clip_tca.adapters.mlp import MLPTCA
-    from clip_tca.classifier import ZeroShotClassifier
+    from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.evaluation.runner import evaluate
 
-__all__ = ["MLPTCA", "ConditionalTCA", "LinearTCA", "ZeroShotClassifier", "__version__", "evaluate"]
+__all__ = ["MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "ZeroShotClassifier", "__version__", "evaluate"]
 
 _HOMES = {
     "ConditionalTCA": "clip_tca.adapters.conditional",
+    "LinearClassifier": "clip_tca.classifier",
     "LinearTCA": "clip_tca.adapters.linear",
     "MLPTCA": "clip_tca.adapters.mlp",
     "ZeroShotClassifier": "clip_tca.classifier",

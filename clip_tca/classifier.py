@@ -6,7 +6,7 @@ An adapted classifier is one again (:meth:`clip_tca.LinearTCA.folded`), for plai
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -85,10 +85,17 @@ class LinearClassifier:
         """The most likely class of each row, ``(n,)``."""
         return like(to_tensor(self.logits(z)).argmax(dim=1), z)
 
+    def exact_logits(self, z: Tensor) -> Tensor:
+        """Class scores of rows as they are, in the dtype of the statistics: the same in any batch split."""
+        return torch.cat(list(self._exact_logits(z)))
+
     def log_probabilities(self, z: Tensor) -> Tensor:
-        """log-softmax in the dtype of the statistics: what the adapters decide on, the same in any batch split."""
+        """log-softmax of :meth:`exact_logits`: what the adapters decide on."""
+        return torch.cat([logits.log_softmax(dim=1) for logits in self._exact_logits(z)])
+
+    def _exact_logits(self, z: Tensor) -> Iterator[Tensor]:
         weight, bias = exact(self.weight.to(z.device)), exact(self.bias.to(z.device))
-        return torch.cat([torch.addmm(bias, part, weight.T).log_softmax(dim=1) for part in chunks(z)])
+        return (torch.addmm(bias, part, weight.T) for part in chunks(z))
 
     def linear(self) -> nn.Linear:
         """A ``torch.nn.Linear`` in float32; give it unit embeddings if :attr:`normalize` is set."""

@@ -1,38 +1,49 @@
-"""The contract that every adapter keeps: fit / partial_fit / transform / logits / predict / save / load.
+"""The contract that every adapter keeps: fit / partial_fit / transform / logits / predict / merge / save / load.
 
-An adapter *observes* embeddings (cheap, for every batch) and *solves* for its map from what it has observed (dear).
-``fit`` is: forget, observe everything, solve. ``partial_fit`` only observes; the map is solved again when it is read
-and due:
+An adapter *observes* embeddings (cheap, every batch) and *solves* for its map from what it has observed (expensive).
+``fit`` forgets, observes everything and solves. ``partial_fit`` only observes. The map is solved again when it is due:
 
-* reading the learned state (``W_``, …), saving, or transforming more rows than the last batch had: always;
-* reading a batch no larger than the last one (``partial_fit(x); predict(x)``, the online loop): only when the images
-  seen since the last solution are a tenth of all (``refresh="auto"``), or are ``refresh`` of them.
+* always when the learned state (``W_``, …) is read or saved, or when more rows are adapted than the last batch had;
+* when a batch no larger than the last one is adapted (``partial_fit(x); predict(x)``, the online loop): only if the
+  images seen since the last solution are a tenth of all (``refresh="auto"``), or are ``refresh`` of them.
 
 So a stream that has ended gives the one-shot result, and batch size 1 costs little for each image.
+
+A subclass declares its state (:meth:`Adapter._declare`) and says how it observes, solves and applies the solution.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.learner import Learner
-from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.adapters.accumulator import Accumulator
+from clip_tca.adapters.state import SavedState, read_state, save_state
+from clip_tca.classifier import LinearClassifier
+from clip_tca.core.checks import check_flag, check_whole
 from clip_tca.core.tensors import (
+    CHUNK,
     Array,
     check_labels,
     check_logits,
     check_rows,
+    compute_dtype,
     is_fake,
     like,
     to_tensor,
+    unit,
 )
+
+if TYPE_CHECKING:
+    from clip_tca.adapters.diagnosis import Diagnosis
 
 log = logging.getLogger("clip_tca.adapters.base")
 
@@ -41,14 +52,93 @@ A = TypeVar("A", bound="Adapter")
 BLOCK = 1024
 """Rows adapted at a time: few enough to stay in the processor's cache between one step and the next."""
 
-_ORACLE = (
-    "balance: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
-    "or choose one that needs none: estimated, global, uniform, predicted"
-)
+TOGETHER = 256
+"""Rows of a stream that wait to be observed together until the next solution: single rows would cost far more."""
 
 
-class Adapter(Learner):
-    """What LinearTCA, MLPTCA and ConditionalTCA share. Constructors only store; options are checked by ``fit``."""
+class Learned:
+    """A part of the solution as a read-only attribute of the adapter; reading it solves if that is due."""
+
+    def __init__(self, name: str, doc: str) -> None:
+        """``name`` is that in the solution."""
+        self.name, self.__doc__ = name, doc
+
+    def __get__(self, adapter: Adapter | None, kind: type[Adapter]) -> Any:
+        """The tensor, or on the class this description of it."""
+        return self if adapter is None else adapter.learned(self.name)
+
+
+class Adapter(ABC):
+    """What all adapters share. Constructors only store; options are checked before the first row."""
+
+    options: ClassVar[tuple[str, ...]]
+    """Names of the constructor's arguments after the classifier: what a saved state records."""
+
+    linear: ClassVar[bool]
+    """Whether the adapted classifier is linear in the embeddings, so that it can be folded and exported."""
+
+    classifier: LinearClassifier
+    normalize: bool
+    refresh: Literal["auto"] | int
+
+    _seen = 0
+    _pending = 0
+    _last = 0
+    _device: torch.device | None = None
+    _dtype: torch.dtype
+    _accumulators: dict[str, Accumulator]
+    _solution: dict[str, Tensor]
+    _waiting: list[Tensor]
+    _held = 0
+    _cast: dict[tuple[str, torch.device, torch.dtype], Tensor]
+
+    def __init_subclass__(cls) -> None:
+        """Take the options from the constructor."""
+        cls.options = tuple(inspect.signature(cls).parameters)[1:]
+
+    # -- what a subclass says ------------------------------------------------------------------------------------------
+
+    def check_options(self) -> None:
+        """Raise ValueError for an option that is not allowed."""
+        check_flag("normalize", self.normalize)
+        check_whole("refresh", self.refresh, also="auto")
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether the options ask for the true labels: an oracle, for comparison only."""
+        return False
+
+    @abstractmethod
+    def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
+        """Empty accumulators by name, for rows of ``dtype`` on ``device`` of which the first is number ``first``."""
+
+    @abstractmethod
+    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
+        """Add rows to the accumulators."""
+
+    @abstractmethod
+    def _solve(self) -> dict[str, Tensor]:
+        """The map for everything observed so far, by name."""
+
+    @abstractmethod
+    def _move(self, z: Tensor) -> Tensor:
+        """Adapted embeddings of prepared rows."""
+
+    @abstractmethod
+    def _score(self, z: Tensor) -> Tensor:
+        """Adapted logits of prepared rows."""
+
+    @abstractmethod
+    def warn(self) -> None:
+        """Log what the user should know about the fit."""
+
+    @classmethod
+    @abstractmethod
+    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
+        """Figures of a fitted state that need no labels (see :mod:`clip_tca.adapters.diagnosis`).
+
+        Without the classifier, it is recovered from the solution where that holds it.
+        """
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
@@ -86,16 +176,12 @@ class Adapter(Learner):
         return self
 
     def _fit_rows(
-        self,
-        rows: Tensor,
-        labels: Tensor | np.ndarray | list[int] | None,
-        logits: Tensor | np.ndarray | None,
+        self, rows: Tensor, labels: Tensor | np.ndarray | list[int] | None, logits: Tensor | np.ndarray | None
     ) -> None:
         scores = check_logits(logits, rows, self.classifier.n_classes)
         truth = None if labels is None else check_labels(labels, len(rows), self.classifier.n_classes, rows.device)
         self.check_options()
-        if self.uses_labels and truth is None:
-            raise ValueError(_ORACLE)
+        self._check_labels_given(truth is not None)
         self.begin(rows.device, rows.dtype)
         self._observe_all(rows, truth if self.uses_labels else None, scores)
         if len(rows) > 1 and not is_fake(rows) and torch.equal(rows, rows[:1].expand_as(rows)):
@@ -118,8 +204,7 @@ class Adapter(Learner):
         """
         rows = self._checked(batch)
         scores = check_logits(logits, rows, self.classifier.n_classes)
-        if self.uses_labels:
-            raise ValueError(_ORACLE)
+        self._check_labels_given(False)
         if self._device is None:
             self.check_options()
             self.begin(rows.device, rows.dtype)
@@ -127,6 +212,95 @@ class Adapter(Learner):
             raise ValueError(f"embeddings: on {rows.device}, but this stream began on {self._device}; move the batch")
         self._observe_all(rows, None, scores)
         return self
+
+    def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
+        if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
+            self._waiting.append(self._prepared(rows.clone()))
+            self._held += len(rows)
+            if self._held >= TOGETHER:
+                self._settle()
+        else:
+            self._settle()
+            for start in range(0, len(rows), CHUNK):
+                part = slice(start, start + CHUNK)
+                also = (None if extra is None else extra[part] for extra in (labels, logits))
+                self._observe(self._prepared(rows[part]), *also)
+        self._seen += len(rows)
+        self._pending += len(rows)
+        self._last = len(rows)
+
+    def _settle(self) -> None:
+        """Observe the rows that wait."""
+        if self._waiting:
+            rows, self._waiting, self._held = torch.cat(self._waiting), [], 0
+            self._observe(rows, None, None)
+
+    @property
+    def n_seen_(self) -> int:
+        """Number of embeddings seen."""
+        self._require_fitted()
+        return self._seen
+
+    # -- solving -------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode(False)
+    def solve(self) -> dict[str, Tensor]:
+        """Solve for everything observed so far, now; the solution by name."""
+        self._settle()
+        self.use(self._solve())
+        return self._solution
+
+    def use(self, solution: dict[str, Tensor]) -> None:
+        """Apply a solution that was found elsewhere, by another process, for what all have observed."""
+        self._solution, self._pending = solution, 0
+        self._cast.clear()
+
+    @property
+    def solution(self) -> dict[str, Tensor]:
+        """The solution as it was found last; empty before."""
+        return self._solution
+
+    def learned(self, name: str) -> Tensor:
+        """One tensor of the solution, brought up to date."""
+        self._update()
+        return self._solution[name]
+
+    def _update(self) -> None:
+        self._require_fitted()
+        if self._pending or not self._solution:
+            self.solve()
+
+    # -- several streams, several processes ----------------------------------------------------------------------------
+
+    def begin(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
+        """Forget everything; what follows is a stream of rows of ``dtype`` on ``device``, from row ``first`` on."""
+        self._device, self._dtype = device, compute_dtype(dtype)
+        self._seen = self._pending = self._last = 0
+        self._solution, self._cast, self._waiting, self._held = {}, {}, [], 0
+        self._accumulators = self._declare(device, self._dtype, first)
+
+    def begin_segment(self, first: int) -> None:
+        """The next row is number ``first`` of the whole stream, whatever has been seen of those before it."""
+        for accumulator in self._accumulators.values():
+            accumulator.begin_segment(first)
+
+    def end_segment(self, number: int) -> None:
+        """The rows since the last segment were segment ``number``.
+
+        Sums over segments are the same to the bit whichever process has seen which.
+        """
+        for accumulator in self._accumulators.values():
+            accumulator.end_segment(number)
+
+    def absorb(self: A, other: A) -> None:
+        """Add what another adapter with the same options has observed."""
+        self._settle()
+        other._settle()
+        self._seen += other._seen
+        self._pending += other._seen
+        self._last = other._last
+        for name, accumulator in self._accumulators.items():
+            accumulator.merge(other._accumulators[name])
 
     @torch.inference_mode(False)
     def merge(self: A, other: A) -> A:
@@ -138,31 +312,23 @@ class Adapter(Learner):
         self._require_fitted()
         other._require_fitted()
         self._check_same(other)
-        merged = type(self)(self.classifier, **{name: getattr(self, name) for name in self.options})  # type: ignore[call-arg]
+        merged = type(self)(self.classifier, **self.parameters())  # type: ignore[call-arg]
         merged.begin(self._device or torch.device("cpu"), self._dtype)
-        for part in (self, other):
-            part._settle()
-            merged.absorb(part)
+        merged.absorb(self)
+        merged.absorb(other)
         return merged
 
     def _check_same(self, other: Adapter) -> None:
         if type(self) is not type(other):
             raise ValueError(f"merge: a {type(self).__name__} and a {type(other).__name__}; both must be of one class")
-        for name in self.options:
-            if getattr(self, name) != getattr(other, name):
+        theirs = other.parameters()
+        for name, value in self.parameters().items():
+            if value != theirs[name]:
                 raise ValueError(
-                    f"merge: {name} is {getattr(self, name)!r} here and {getattr(other, name)!r} there; "
-                    "both must have the same options"
+                    f"merge: {name} is {value!r} here and {theirs[name]!r} there; both must have the same options"
                 )
-        mine, its = self.classifier, other.classifier
-        if mine is not its and mine.fingerprint() != its.fingerprint():
+        if self.classifier is not other.classifier and self.classifier.fingerprint() != other.classifier.fingerprint():
             raise ValueError("merge: the class texts or their scale differ; both must have the same classifier")
-
-    @property
-    def n_seen_(self) -> int:
-        """Number of embeddings seen."""
-        self._require_fitted()
-        return self._seen
 
     # -- using ---------------------------------------------------------------------------------------------------------
 
@@ -175,12 +341,20 @@ class Adapter(Learner):
         return like(self.apply(self._ready(z), move=False)[1], z)
 
     def adapt(self, z: Array) -> tuple[Array, Array]:
-        """What :meth:`transform` and :meth:`logits` give, in one go."""
+        """What :meth:`transform` and :meth:`logits` give, at once."""
         moved, scores = self.apply(self._ready(z))
         return like(moved, z), like(scores, z)
 
+    def predict(self, z: Array) -> Array:
+        """Predicted classes ``(n,)`` after adaptation.
+
+        In a stream, a batch no larger than the last one may be read with a map up to ``refresh`` images old; anything
+        larger, ``W_`` or :meth:`save` bring it up to date first.
+        """
+        return like(to_tensor(self.logits(z)).argmax(dim=1), z)
+
     def apply(self, rows: Tensor, move: bool = True, score: bool = True) -> tuple[Tensor, Tensor]:
-        """Adapted embeddings and logits of checked rows; what is not asked for has no rows."""
+        """Adapted embeddings and logits of finite rows by the solution as it is; what is not asked for has no rows."""
         moved = rows.new_empty(rows.shape if move else (0, rows.shape[1]))
         scores = []
         for start in range(0, len(rows), BLOCK):
@@ -191,68 +365,86 @@ class Adapter(Learner):
                 scores.append(self._score(prepared))
         return moved, torch.cat(scores) if scores else moved[:0]
 
-    def predict(self, z: Array) -> Array:
-        """Predicted classes ``(n,)`` after adaptation.
-
-        In a stream, a batch no larger than the last one may be read with a map up to ``refresh`` images old; anything
-        larger, ``W_`` or :meth:`save` bring it up to date first.
-        """
-        return like(to_tensor(self.logits(z)).argmax(dim=1), z)
-
     def folded(self) -> LinearClassifier:
         """The adapted classifier as plain weight and bias: predicting after adaptation costs what it did before.
 
         Raises:
             ValueError: For a map that is not linear.
         """
-        self._update()
-        if "weight" not in self._solution:
+        if not self.linear:
             raise ValueError(
                 f"{type(self).__name__} is not linear and can't be folded; use LinearTCA or ConditionalTCA"
             )
-        return LinearClassifier(
-            self._solution["weight"].T.clone(),
-            self._solution["bias"].clone(),
-            classes=self.classifier.classes,
-            normalize=self.normalize,
-        )
+        weight, bias = self.learned("weight").T.clone(), self.learned("bias").clone()
+        return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=self.normalize)
+
+    def _prepared(self, z: Tensor) -> Tensor:
+        return unit(z) if self.normalize else z.to(compute_dtype(z.dtype))
+
+    def _solved(self, name: str, z: Tensor) -> Tensor:
+        """A part of the map in the dtype and on the device of ``z``, converted once for each solution."""
+        key = (name, z.device, z.dtype)
+        if key not in self._cast:
+            self._cast[key] = self._solution[name].to(z.device, z.dtype)
+        return self._cast[key]
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
+    def parameters(self) -> dict[str, Any]:
+        """The options by name."""
+        return {name: getattr(self, name) for name in self.options}
+
+    def state(self) -> SavedState:
+        """Options, counters and everything learned: what :meth:`save` writes."""
+        self._update()
+        solution = {f"solution.{name}": tensor for name, tensor in self._solution.items()}
+        observed = {
+            f"{name}.{part}": tensor
+            for name, accumulator in self._accumulators.items()
+            for part, tensor in accumulator.state().items()
+        }
+        return SavedState(
+            kind=type(self).__name__,
+            options=self.parameters(),
+            counters={"seen": self._seen, "last": self._last, "dtype": str(self._dtype).removeprefix("torch.")},
+            shape=(self.classifier.dim, self.classifier.n_classes),
+            classifier=self.classifier.fingerprint(),
+            tensors={**solution, **observed},
+        )
+
     def save(self, path: str | Path) -> None:
         """Write the options and everything learned to one safetensors file; a stream can go on from it."""
-        from clip_tca.adapters.state import save_state
-
-        self._update()
-        counters = {"seen": self._seen, "last": self._last, "dtype": str(self._dtype).removeprefix("torch.")}
-        save_state(Path(path), self, {**self._solution_state(), **self._state()}, counters)
+        save_state(Path(path), self.state())
 
     @classmethod
-    def load(cls: type[A], path: str | Path, classifier: ZeroShotClassifier, device: str | None = None) -> A:
-        """Read what :meth:`save` wrote, onto ``device`` (default: where ``classifier.text`` is)."""
-        from clip_tca.adapters.state import load_state
-
+    def load(cls: type[A], path: str | Path, classifier: LinearClassifier, device: str | None = None) -> A:
+        """Read what :meth:`save` wrote, onto ``device`` (default: where the classifier is)."""
         target = torch.device(device) if device else classifier.device
-        options, counters, tensors = load_state(Path(path), cls.__name__, classifier, target)
-        solution = {name.removeprefix("solution."): t for name, t in tensors.items() if name.startswith("solution.")}
+        saved = read_state(Path(path), target)
+        saved.check(path, cls.__name__, classifier)
         try:
-            adapter = cls(classifier, **options)  # type: ignore[call-arg]
-            adapter.begin(target, getattr(torch, counters["dtype"]))
-            adapter._restore(tensors)
-            adapter._seen, adapter._last = counters["seen"], counters["last"]
-        except (AttributeError, KeyError, TypeError) as error:
+            adapter = cls(classifier, **saved.options)  # type: ignore[call-arg]
+            adapter.begin(target, getattr(torch, saved.counters["dtype"]))
+            sizes = {"d": classifier.dim, "c": classifier.n_classes}
+            for name, accumulator in adapter._accumulators.items():
+                accumulator.restore(saved.part(name), sizes)
+            adapter._seen, adapter._last = saved.counters["seen"], saved.counters["last"]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: a part of the saved state is missing or wrong ({error}); save it again"
             ) from None
-        adapter._solution = solution
+        adapter._solution = saved.part("solution")
         return adapter
 
     # -- what comes in -------------------------------------------------------------------------------------------------
 
     def _checked(self, z: Tensor | np.ndarray) -> Tensor:
-        if not isinstance(self.classifier, ZeroShotClassifier):
+        if not isinstance(self.classifier, LinearClassifier):
             kind = type(self.classifier).__name__
-            raise TypeError(f"classifier: expected a ZeroShotClassifier, got {kind}; use ZeroShotClassifier(text)")
+            raise TypeError(
+                f"classifier: expected a LinearClassifier, got {kind}; use ZeroShotClassifier(text) or "
+                "LinearClassifier(weight, bias)"
+            )
         rows = to_tensor(z)
         check_rows(rows, self.classifier.dim)
         return rows
@@ -265,3 +457,14 @@ class Adapter(Learner):
         if not self._solution or self._pending >= wait or len(rows) > self._last:
             self._update()
         return rows
+
+    def _require_fitted(self) -> None:
+        if self._device is None:
+            raise ValueError(f"{type(self).__name__} is not fitted yet; call fit(z) or partial_fit(batch) first")
+
+    def _check_labels_given(self, given: bool) -> None:
+        if self.uses_labels and not given:
+            raise ValueError(
+                "balance: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
+                "or choose one that needs none: estimated, global, uniform, predicted"
+            )

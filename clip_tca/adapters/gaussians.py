@@ -15,70 +15,64 @@ from torch import Tensor
 
 from clip_tca.adapters.statistics import Moments, mean
 from clip_tca.adapters.symmetric import eigh
-from clip_tca.classifier import ZeroShotClassifier
-from clip_tca.core.tensors import CHUNK, chunks, exact
+from clip_tca.classifier import LinearClassifier
+from clip_tca.core.tensors import CHUNK, exact
 
 FEWEST_PRIOR_IMAGES = 2.0
 
 
 @dataclass
-class Head:
-    """A linear classifier z ↦ z·weight + bias on prepared rows.
+class GaussianFit:
+    """The classifier of equation (1) with what it was estimated from.
 
     Attributes:
-        weight: ``(d, c)``.
-        bias: ``(c,)``.
-        counts: ``(c,)`` soft class counts n_c of the rows it was estimated from.
+        classifier: z ↦ log q(c | z) up to a constant, on prepared rows.
+        counts: ``(c,)`` soft class counts n_c.
         means: ``(c, d)`` class means m_c.
         temperature: ``()`` by which weight and bias have been divided.
     """
 
-    weight: Tensor
-    bias: Tensor
+    classifier: LinearClassifier
     counts: Tensor
     means: Tensor
     temperature: Tensor
 
-    def logits(self, z: Tensor) -> Tensor:
-        """Class scores ``(n, c)``."""
-        return torch.cat([part @ self.weight + self.bias for part in chunks(z)])
 
-
-def fewest(classes: int) -> int:
-    """The number of images below which zero-shot is kept."""
+def fewest_images(classes: int) -> int:
+    """The number of images below which the classifier g is kept as it is."""
     return max(32, 4 * classes)
 
 
-def gaussian_head(
+def fit_gaussians(
     z: Tensor,
-    classifier: ZeroShotClassifier,
+    g: LinearClassifier,
     shrinkage: Literal["auto"] | float = "auto",
     anchor: float = 1.0,
     rounds: int = 10,
     moments: Moments | None = None,
-) -> Head:
+) -> GaussianFit:
     """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1.
 
     ``moments`` are those of the rows, where they are known already.
     """
     n, d = z.shape
-    text = classifier.scale * exact(classifier.text.to(z.device)).T
-    zero_shot = classifier.log_probabilities(z)
-    posterior = zero_shot.exp()
-    one = torch.ones_like(text[0, 0])
-    if n < fewest(classifier.n_classes):
+    g_weight, g_bias = exact(g.weight.to(z.device)), exact(g.bias.to(z.device))
+    log_g = g.log_probabilities(z)
+    posterior = log_g.exp()
+    one = torch.ones_like(g_weight[0, 0])
+    if n < fewest_images(g.n_classes):
         centre = mean(z)
         counts = posterior.sum(dim=0)
         means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
-        return Head(text, torch.zeros_like(text[0]), counts, means, one)
+        return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one)
     axes, y = Axes.of(z, moments)
-    soft = SoftStatistics.empty(axes, classifier.n_classes)
-    parts = list(zip(y.split(CHUNK), zero_shot.to(y.dtype).split(CHUNK), posterior.split(CHUNK), strict=True))
+    soft = SoftStatistics.empty(axes, g.n_classes)
+    parts = list(zip(y.split(CHUNK), log_g.to(y.dtype).split(CHUNK), posterior.split(CHUNK), strict=True))
     for part, _, q in parts:
         soft.add(part, q, q)
     amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
     for _ in range(rounds):
-        fitted, soft = Gaussians.fit(axes, soft, amount), SoftStatistics.empty(axes, classifier.n_classes)
+        fitted, soft = Gaussians.fit(axes, soft, amount), SoftStatistics.empty(axes, g.n_classes)
         length = torch.zeros_like(axes.scatter[0])
         for part, log_p, q in parts:  # q is overwritten in place
             likelihood, lengths = fitted.leave_one_out(part, q)
@@ -89,17 +83,19 @@ def gaussian_head(
     weight = axes.directions @ weight
     bias = bias - axes.centre @ weight
     means = means @ axes.directions.T + axes.centre
-    return Head(anchor * text + weight, bias, soft.counts, means, one)
+    classifier = LinearClassifier(anchor * g_weight + weight.T, anchor * g_bias + bias)
+    return GaussianFit(classifier, soft.counts, means, one)
 
 
-def as_sure_as_zero_shot(head: Head, z: Tensor, classifier: ZeroShotClassifier) -> Head:
-    """``head`` at the temperature at which it is as confident of the rows of ``z`` ``(n, d)``, on average, as g is."""
-    if len(z) < fewest(classifier.n_classes):
-        return head  # it is g
+def match_confidence(fitted: GaussianFit, z: Tensor, g: LinearClassifier) -> GaussianFit:
+    """``fitted`` at the temperature at which its mean confidence in the rows of ``z`` ``(n, d)`` equals that of g."""
+    if len(z) < fewest_images(g.n_classes):
+        return fitted  # it is g
     some = z[:: max(1, len(z) // 8192)]
-    confidence = classifier.log_probabilities(some).max(dim=1).values.exp().mean()
-    temperature = matching_temperature(head.logits(some), confidence)
-    return replace(head, weight=head.weight / temperature, bias=head.bias / temperature, temperature=temperature)
+    confidence = g.log_probabilities(some).max(dim=1).values.exp().mean()
+    temperature = matching_temperature(fitted.classifier.exact_logits(some), confidence)
+    cooled = LinearClassifier(fitted.classifier.weight / temperature, fitted.classifier.bias / temperature)
+    return replace(fitted, classifier=cooled, temperature=temperature)
 
 
 @dataclass
@@ -242,7 +238,9 @@ class Gaussians:
 
     def leave_one_out(self, y: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
         """log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
-        products = y @ torch.cat([self.factor.T, self.towards], dim=1).to(y.dtype)  # the dear ones: in the rows' dtype
+        products = y @ torch.cat([self.factor.T, self.towards], dim=1).to(
+            y.dtype
+        )  # the expensive ones: in the rows' dtype
         along, across = products.split([len(self.factor), len(self.means)], dim=1)
         lengths = exact(y.square() @ self.diagonal.to(y.dtype) + along.square().sum(dim=1))
         score = exact(across).mul(-2).add_(lengths[:, None]).add_((self.means.T * self.towards).sum(dim=0))
@@ -274,12 +272,13 @@ def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:
     return 2**low
 
 
-def least_move(head: Head, classifier: ZeroShotClassifier) -> tuple[Tensor, Tensor]:
-    """``(d, d)`` matrix and ``(d,)`` offset of the smallest move after which zero-shot says what ``head`` says."""
-    text = classifier.scale * exact(classifier.text.to(head.weight.device))
-    text = (text - text.mean(dim=0)).T
-    weight = head.weight - head.weight.mean(dim=1, keepdim=True)
-    inverse = torch.linalg.pinv(text, rtol=1e-6)
-    matrix = (weight - text) @ inverse
+def least_move(adapted: LinearClassifier, g: LinearClassifier) -> tuple[Tensor, Tensor]:
+    """``(d, d)`` matrix and ``(d,)`` offset of the smallest move after which g says what ``adapted`` says."""
+    g_weight, g_bias = exact(g.weight.to(adapted.device)), exact(g.bias.to(adapted.device))
+    difference = adapted.bias - g_bias
+    weight = (adapted.weight - adapted.weight.mean(dim=0)).T
+    g_weight = (g_weight - g_weight.mean(dim=0)).T
+    inverse = torch.linalg.pinv(g_weight, rtol=1e-6)
+    matrix = (weight - g_weight) @ inverse
     matrix.diagonal().add_(1.0)
-    return matrix, (head.bias - head.bias.mean()) @ inverse
+    return matrix, (difference - difference.mean()) @ inverse

@@ -16,15 +16,14 @@ SUFFIXES = (".onnx", ".safetensors")
 
 def load_head(path: Path) -> LinearClassifier:
     """The classifier in a saved state; no class texts are needed."""
-    record, tensors = read_state(path)
-    if "solution.weight" not in tensors or "solution.bias" not in tensors:
+    saved = read_state(path)
+    solution = saved.part("solution")
+    if "weight" not in solution or "bias" not in solution:
         raise ValueError(
-            f"{path}: a {record['class']} is not linear and can't be exported; fit a LinearTCA or ConditionalTCA"
+            f"{path}: a {saved.kind} is not linear and can't be exported; fit a LinearTCA or ConditionalTCA"
         )
     return LinearClassifier(
-        tensors["solution.weight"].T.contiguous(),
-        tensors["solution.bias"],
-        normalize=bool(record["options"]["normalize"]),
+        solution["weight"].T.contiguous(), solution["bias"], normalize=bool(saved.options["normalize"])
     )
 
 

@@ -1,25 +1,47 @@
 """Test-time Correlation Alignment (You, Lu and Huang, ICML 2025): LinearTCA.
 
-From unlabeled test embeddings the most certain are picked (:mod:`clip_tca.adapters.pseudo_source`), and all are mapped
-so that their mean and covariance match those, z′ = (z − μ_t)W + μ̂_s (:mod:`clip_tca.adapters.solvers`).
+From unlabeled test embeddings the most certain ones, the pseudo-source, are selected, and all embeddings are mapped so
+that their mean and covariance match it: z′ = (z − μ_t)W + μ̂_s with WᵀΣ_tW = Σ̂_s. The class below reads in that order:
+observe, select, solve, apply. Certainty and class balance are in :mod:`clip_tca.adapters.pseudo_source`, the solvers
+of W in :mod:`clip_tca.adapters.solvers`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.pseudo_source import Balance, Uncertainty
-from clip_tca.adapters.pseudo_source_adapter import SOLVERS, PseudoSourceAdapter, Shrinkage, Solver
-from clip_tca.adapters.solvers import EXACT
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.adapters import diagnosis
+from clip_tca.adapters.accumulator import Accumulator
+from clip_tca.adapters.base import Adapter, Learned, log
+from clip_tca.adapters.gaussians import fit_gaussians
+from clip_tca.adapters.pseudo_source import (
+    BALANCES,
+    UNCERTAINTIES,
+    Balance,
+    PseudoSourceBank,
+    Uncertainty,
+    class_quota,
+    select,
+)
+from clip_tca.adapters.reservoir import Reservoir
+from clip_tca.adapters.solvers import EXACT, SOLVERS, Solver, gradient
+from clip_tca.adapters.state import SavedState
+from clip_tca.adapters.statistics import Moments, StreamMoments, ledoit_wolf_shrinkage, shrink
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
 from clip_tca.core.tensors import exact
 
+Shrinkage = Literal["auto"] | float
+L = TypeVar("L", bound="LinearTCA")
 
-class LinearTCA(PseudoSourceAdapter):
+ESTIMATE_ROWS = 8192
+"""Rows from which ``estimated`` class counts are taken (or 8 for each class, if that is more)."""
+
+
+class LinearTCA(Adapter):
     """Linear map of all test embeddings onto the mean and covariance of the most certain ones.
 
     The defaults need no labels and were chosen by the evidence in eval/defaults.md. The paper's method as printed is
@@ -29,11 +51,18 @@ class LinearTCA(PseudoSourceAdapter):
     ``pseudo_source_covariance_`` (d, d), ``pseudo_source_counts_`` (c,), ``n_seen_``.
     """
 
-    options = ("k", "balance", "uncertainty", "solver", "shrinkage", "steps", "lr", "normalize", "refresh")
+    linear: ClassVar[bool] = True
+
+    W_ = Learned("W", "``(d, d)`` linear map W.")
+    mean_ = Learned("mean", "``(d,)`` mean μ_t of the test embeddings.")
+    covariance_ = Learned("covariance", "``(d, d)`` Σ_t, shrunk as W takes it.")
+    pseudo_source_mean_ = Learned("pseudo_source_mean", "``(d,)`` mean μ̂_s of the pseudo-source.")
+    pseudo_source_covariance_ = Learned("pseudo_source_covariance", "``(d, d)`` Σ̂_s, shrunk as W takes it.")
+    pseudo_source_counts_ = Learned("pseudo_source_counts", "``(c,)`` chosen embeddings by predicted class.")
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: LinearClassifier,
         *,
         k: Literal["auto"] | int = "auto",
         balance: Balance = "estimated",
@@ -48,7 +77,7 @@ class LinearTCA(PseudoSourceAdapter):
         """Store the options.
 
         Args:
-            classifier: g, the zero-shot classifier.
+            classifier: g, a zero-shot classifier or any linear one.
             k: Size of the pseudo-source: overall for ``global``, for each class for ``uniform``, of the largest class
                 for ``estimated`` and ``predicted``, of class 0 for ``oracle``. ``"auto"`` is a fifth of the largest
                 predicted class, but 10 to 20.
@@ -63,47 +92,162 @@ class LinearTCA(PseudoSourceAdapter):
         """
         self.classifier = classifier
         self.k = k
-        self.balance = balance
-        self.uncertainty = uncertainty
-        self.solver = solver
-        self.shrinkage = shrinkage
+        self.balance: Balance = balance
+        self.uncertainty: Uncertainty = uncertainty
+        self.solver: Solver = solver
+        self.shrinkage: Shrinkage = shrinkage
         self.steps = steps
         self.lr = lr
         self.normalize = normalize
         self.refresh = refresh
 
     @classmethod
-    def paper(cls, classifier: ZeroShotClassifier, k: int = 20, **options: Any) -> LinearTCA:
+    def paper(cls: type[L], classifier: LinearClassifier, k: int = 20, **options: Any) -> L:
         """As printed: the k most certain **overall** by ‖onehot − p‖², W by 20 gradient steps.
 
         The paper tunes k between 5 and 300. With few, a single class can fill the pseudo-source.
         """
-        return cls(classifier, **{"k": k, "balance": "global", "solver": "gradient", **options})
+        return cls._preset(classifier, {"k": k, "balance": "global", "solver": "gradient"}, options)
 
     @classmethod
-    def reference(cls, classifier: ZeroShotClassifier, k: int = 20, **options: Any) -> LinearTCA:
+    def reference(cls: type[L], classifier: LinearClassifier, k: int = 20, **options: Any) -> L:
         """As the public code does it: entropy, ⌊k·nᵢ/n₀⌋ by **true** class counts. An oracle: ``fit(z, labels=…)``.
 
         Embeddings are scaled to unit length as CLIP's are; that code has raw features (``normalize=False``).
         """
-        fixed = {"k": k, "balance": "oracle", "uncertainty": "entropy", "solver": "gradient"}
-        return cls(classifier, **{**fixed, **options})
+        preset = {"k": k, "balance": "oracle", "uncertainty": "entropy", "solver": "gradient"}
+        return cls._preset(classifier, preset, options)
+
+    @classmethod
+    def _preset(cls: type[L], classifier: LinearClassifier, preset: dict[str, Any], options: dict[str, Any]) -> L:
+        return cls(classifier, **{name: value for name, value in preset.items() if name in cls.options} | options)
+
+    @property
+    def uses_labels(self) -> bool:
+        """Whether ``balance`` is ``"oracle"``: the true labels of the test set are counted."""
+        return self.balance == "oracle"
 
     def check_options(self) -> None:
+        """Raise ValueError for an option that is not allowed."""
         super().check_options()
+        check_whole("k", self.k, also="auto")
+        one_of("balance", self.balance, BALANCES)
+        one_of("uncertainty", self.uncertainty, UNCERTAINTIES)
         one_of("solver", self.solver, SOLVERS)
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
         check_whole("steps", self.steps, 0)
         check_positive("lr", self.lr)
 
+    # -- observe -------------------------------------------------------------------------------------------------------
+
+    def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
+        g = self.classifier
+        self._moments = StreamMoments(g.dim, device)
+        self._bank = PseudoSourceBank(g, self.k, self.balance, self.uncertainty, device, dtype)
+        declared: dict[str, Accumulator] = {"moments": self._moments, "bank": self._bank}
+        if self.balance == "estimated":
+            self._sample = Reservoir(max(ESTIMATE_ROWS, 8 * g.n_classes), g.dim, device, dtype, first)
+            declared["sample"] = self._sample
+        return declared
+
+    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
+        self._moments.update(z)
+        self._bank.update(z, labels, logits)
+        if self.balance == "estimated":
+            self._sample.update(z)
+
+    # -- select --------------------------------------------------------------------------------------------------------
+
+    @property
+    def pseudo_source_(self) -> Tensor:
+        """``(m, d)`` embeddings of the pseudo-source, in order of arrival."""
+        self._update()
+        return self._select(self._moments.total())
+
+    def _select(self, moments: Moments) -> Tensor:
+        """The pseudo-source: of each predicted class the most certain, as many as its quota."""
+        bank = self._bank
+        quota = class_quota(self.balance, self._class_counts(moments), bank.size)
+        return bank.rows[select(bank.score, bank.group, quota)]
+
+    def _class_counts(self, moments: Moments) -> Tensor:
+        """``(c,)`` counts by which the classes share the pseudo-source."""
+        if self.balance == "oracle":
+            return torch.bincount(self._bank.labels, minlength=self.classifier.n_classes)
+        if self.balance != "estimated":
+            return self._bank.predicted
+        rows = self._sample.rows()
+        fitted = fit_gaussians(rows, self.classifier, rounds=5, moments=moments if moments.n == len(rows) else None)
+        predicted = fitted.classifier.exact_logits(rows).argmax(dim=1)
+        return torch.bincount(predicted, minlength=self.classifier.n_classes)
+
+    # -- solve ---------------------------------------------------------------------------------------------------------
+
     def _solve(self) -> dict[str, Tensor]:
+        solution = self._align()
+        g_weight = exact(self.classifier.weight.to(solution["W"].device)).T
+        g_bias = exact(self.classifier.bias.to(solution["W"].device))
+        return {**solution, "weight": solution["W"] @ g_weight, "bias": solution["offset"] @ g_weight + g_bias}
+
+    def _align(self) -> dict[str, Tensor]:
+        """W and the offset of z ↦ zW + offset, with the means and covariances of both sides from which W was solved."""
+        target = self._moments.total()
+        rows = self._select(target)
+        source = Moments.of(rows) if len(rows) else target  # nothing selected: nothing changes
+        predicted = self.classifier.predict(rows) if len(rows) else self._bank.group[:0]
+        solution = {"pseudo_source_counts": torch.bincount(predicted, minlength=self.classifier.n_classes)}
         shrinkage = self.shrinkage if self.solver in EXACT else 0.0
-        state = self._linear(self.solver, shrinkage, int(self.steps), float(self.lr))
-        text = self.classifier.scale * exact(self.classifier.text.to(state["W"].device)).T
-        return {**state, "weight": state["W"] @ text, "bias": state["offset"] @ text}
+        for name, moments in {"": target, "pseudo_source_": source}.items():
+            amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
+            solution[f"{name}mean"] = moments.mean.clone()
+            solution[f"{name}covariance"] = shrink(moments.covariance(), amount)
+        sigmas = solution["covariance"], solution["pseudo_source_covariance"]
+        if self.solver == "mean" or source.n in (0, 1, target.n):
+            w = torch.eye(len(sigmas[0]), dtype=sigmas[0].dtype, device=sigmas[0].device)
+        elif self.solver == "gradient":
+            w = gradient(*sigmas, int(self.steps), float(self.lr))
+        else:
+            w = EXACT[self.solver](*sigmas)
+        return {**solution, "W": w, "offset": solution["pseudo_source_mean"] - solution["mean"] @ w}
+
+    # -- apply ---------------------------------------------------------------------------------------------------------
 
     def _move(self, z: Tensor) -> Tensor:
         return torch.addmm(self._solved("offset", z), z, self._solved("W", z))
 
     def _score(self, z: Tensor) -> Tensor:
         return torch.addmm(self._solved("bias", z), z, self._solved("weight", z))
+
+    # -- explain -------------------------------------------------------------------------------------------------------
+
+    def warn(self) -> None:
+        """Log what the user should know about the fit."""
+        name, predicted, k, d = type(self).__name__, self._bank.predicted, self._bank.size, self.classifier.dim
+        chosen = int(self._solution["pseudo_source_counts"].sum())
+        never = int((predicted == 0).sum())
+        missing = int(((predicted > 0) & (self._solution["pseudo_source_counts"] == 0)).sum())
+        small = int(((predicted > 0) & (predicted < k)).sum())
+        if never:
+            log.warning("%s: %d of %d classes are never predicted: no pseudo-source", name, never, len(predicted))
+        if small and self.balance != "global":
+            log.warning("%s: %d classes are predicted fewer than k = %d times", name, small, k)
+        if self.balance == "global" and missing:
+            log.warning("%s: the %d most certain leave out %d predicted classes; try a larger k", name, chosen, missing)
+        if chosen in (0, self._seen):
+            log.warning("%s: the pseudo-source is all or nothing of the %d embeddings: no change", name, self._seen)
+        if self._seen <= d:
+            log.warning("%s: %d embeddings say little about a covariance in %d dimensions", name, self._seen, d)
+
+    @classmethod
+    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> diagnosis.Diagnosis:
+        """Figures of a fitted state that need no labels."""
+        solution, moments = saved.part("solution"), saved.part("moments")
+        g = classifier or diagnosis.recovered_classifier(solution["W"], solution["offset"], solution)
+        if g is not None and not diagnosis.predicted_by(g, saved):
+            g = None  # another method's logits made the predictions
+        shift = solution["offset"] + solution["mean"] @ solution["W"] - solution["mean"]
+        squares = diagnosis.movement(moments["scatter"], int(moments["n"]), shift, solution["W"])
+        rows = saved.tensors.get("sample.rows")
+        adapted = LinearClassifier(solution["weight"].T, solution["bias"])
+        after = None if rows is None else adapted.exact_logits(rows).argmax(dim=1)
+        return diagnosis.of_alignment(saved, squares, diagnosis.changed(rows, g, after))

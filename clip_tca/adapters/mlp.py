@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from clip_tca.adapters import residual_mlp
+from clip_tca.adapters import diagnosis, residual_mlp
+from clip_tca.adapters.accumulator import Accumulator
+from clip_tca.adapters.linear import LinearTCA, Shrinkage
 from clip_tca.adapters.pseudo_source import Balance, Uncertainty
-from clip_tca.adapters.pseudo_source_adapter import PseudoSourceAdapter
-from clip_tca.adapters.reservoir import Sample
-from clip_tca.classifier import ZeroShotClassifier
-from clip_tca.core.checks import check_positive, check_whole
+from clip_tca.adapters.reservoir import Reservoir
+from clip_tca.adapters.solvers import Solver
+from clip_tca.adapters.state import SavedState
+from clip_tca.classifier import LinearClassifier
+from clip_tca.core.checks import check_whole
+from clip_tca.core.tensors import exact
 
 
-class MLPTCA(PseudoSourceAdapter):
+class MLPTCA(LinearTCA):
     """A residual MLP in place of W: it starts at the identity and minimises mean and covariance distance.
 
     First its linear part is set in closed form, then the perceptron by Adam (see
@@ -26,13 +30,16 @@ class MLPTCA(PseudoSourceAdapter):
     ``pseudo_source_mean_``, ``covariance_``, ``pseudo_source_covariance_``, ``pseudo_source_counts_``, ``n_seen_``.
     """
 
-    options = (
-        "layers", "hidden", "k", "balance", "uncertainty", "steps", "lr", "seed", "memory", "normalize", "refresh"
-    )  # fmt: skip
+    linear: ClassVar[bool] = False
+    solver: Solver = "monge"
+    shrinkage: Shrinkage = "auto"
+
+    loss_ = property(lambda self: float(self.learned("loss")), doc="Loss after fitting.")
+    start_loss_ = property(lambda self: float(self.learned("start_loss")), doc="Loss of its linear part alone.")
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: LinearClassifier,
         *,
         layers: Literal[2, 3] = 2,
         hidden: int | None = None,
@@ -49,7 +56,7 @@ class MLPTCA(PseudoSourceAdapter):
         """Store the options.
 
         Args:
-            classifier: g, the zero-shot classifier.
+            classifier: g, a zero-shot classifier or any linear one.
             layers: 2 or 3.
             hidden: Width of the hidden layers; None is d.
             k: As in :class:`LinearTCA`, and so are ``balance`` and ``uncertainty``.
@@ -75,48 +82,34 @@ class MLPTCA(PseudoSourceAdapter):
         self.normalize = normalize
         self.refresh = refresh
 
-    loss_ = property(lambda self: float(self._learned("loss")), doc="Loss after fitting.")
-    start_loss_ = property(lambda self: float(self._learned("start_loss")), doc="Loss of its linear part alone.")
-
     def check_options(self) -> None:
+        """Raise ValueError for an option that is not allowed."""
         super().check_options()
         check_whole("layers", self.layers, 2, 3)
         check_whole("seed", self.seed, 0)
         check_whole("hidden", self.hidden, also=None)
         check_whole("memory", self.memory, 2)
-        check_whole("steps", self.steps, 0)
-        check_positive("lr", self.lr)
 
-    def _begin(self, device: torch.device, dtype: torch.dtype, first: int) -> None:
-        super()._begin(device, dtype, first)
-        self._rows = Sample(self.memory, self.classifier.dim, device, dtype, first)
+    def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
+        self._rows = Reservoir(self.memory, self.classifier.dim, device, dtype, first)
+        return {**super()._declare(device, dtype, first), "rows": self._rows}
 
     def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         super()._observe(z, labels, logits)
         self._rows.update(z)
 
-    def _samples(self) -> list[Sample]:
-        return [*super()._samples(), self._rows]
-
-    def _state(self) -> dict[str, Tensor]:
-        return {**super()._state(), **self._rows.state("rows")}
-
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        super()._restore(tensors)
-        self._rows.restore(tensors, "rows")
-
     def _solve(self) -> dict[str, Tensor]:
-        state, rows, d = self._linear("monge", "auto"), self._rows.rows(), self.classifier.dim
+        solution, rows, d = self._align(), self._rows.rows(), self.classifier.dim
         steps = int(self.steps) if len(rows) > 1 else 0
         if steps == 0:
-            state["W"], state["offset"] = torch.eye(d).to(state["W"]), torch.zeros_like(state["offset"])
-        mu, sigma = (state[f"pseudo_source_{name}"].to(rows.dtype) for name in ("mean", "covariance"))
-        moved = torch.addmm(state["offset"].to(rows.dtype), rows, state["W"].to(rows.dtype))
-        block = residual_mlp.start(d, self.layers, self.hidden or d, self.seed, rows.device, rows.dtype)
+            solution["W"], solution["offset"] = torch.eye(d).to(solution["W"]), torch.zeros_like(solution["offset"])
+        mu, sigma = (solution[f"pseudo_source_{name}"].to(rows.dtype) for name in ("mean", "covariance"))
+        moved = torch.addmm(solution["offset"].to(rows.dtype), rows, solution["W"].to(rows.dtype))
+        parameters = residual_mlp.start(d, self.layers, self.hidden or d, self.seed, rows.device, rows.dtype)
         before = residual_mlp.distances(rows, mu, sigma)
-        frame, fitted, loss, start_loss = residual_mlp.fit(moved, mu, sigma, before, block, steps, float(self.lr))
-        state |= {"centre": frame[0], "scale": frame[1], "loss": loss, "start_loss": start_loss}
-        return state | {f"mlp.{i}": parameter for i, parameter in enumerate(fitted)}
+        frame, fitted, loss, start_loss = residual_mlp.fit(moved, mu, sigma, before, parameters, steps, float(self.lr))
+        solution |= {"centre": frame[0], "scale": frame[1], "loss": loss, "start_loss": start_loss}
+        return solution | {f"mlp.{i}": parameter for i, parameter in enumerate(fitted)}
 
     def _move(self, z: Tensor) -> Tensor:
         frame = self._solved("centre", z), self._solved("scale", z)
@@ -125,3 +118,14 @@ class MLPTCA(PseudoSourceAdapter):
 
     def _score(self, z: Tensor) -> Tensor:
         return self.classifier.logits(self._move(z))
+
+    @classmethod
+    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> diagnosis.Diagnosis:
+        """Figures of a fitted state that need no labels."""
+        solution, rows = saved.part("solution"), exact(saved.tensors["rows.rows"])
+        layers = [exact(solution[f"mlp.{i}"]) for i in range(sum(name.startswith("mlp.") for name in solution))]
+        frame = exact(solution["centre"]), exact(solution["scale"])
+        moved = residual_mlp.apply(torch.addmm(solution["offset"], rows, solution["W"]), frame, layers)
+        squares = (moved - rows).square().sum(dim=1).mean()
+        after = None if classifier is None else classifier.exact_logits(moved).argmax(dim=1)
+        return diagnosis.of_alignment(saved, squares, diagnosis.changed(rows, classifier, after))

@@ -3,28 +3,26 @@
 The paper's uncertainty is ω = ‖onehot(argmax p) − p‖²; its public code uses the entropy of p. Which embeddings enter
 the pseudo-source also depends on how the classes are balanced, with k as the number for the largest class:
 
-============= ======================================================================= ===========
-balance       how many embeddings of each predicted class                             needs labels
-============= ======================================================================= ===========
-``estimated`` in proportion to class counts estimated by :mod:`clip_tca.adapters.gaussians`     no
-``global``    the k most certain overall, whatever their class (the paper's equation)  no
-``uniform``   k of each                                                                no
-``predicted`` in proportion to the zero-shot predictions                               no
-``oracle``    ⌊k·nᵢ/n₀⌋ from the **true** labels (the public code: a label leak)         yes
-============= ======================================================================= ===========
+============= ================================================================================ ============
+balance       how many embeddings of each predicted class                                      needs labels
+============= ================================================================================ ============
+``estimated`` in proportion to class counts estimated by :mod:`clip_tca.adapters.gaussians`    no
+``global``    the k most certain overall, whatever their class (the paper's equation)          no
+``uniform``   k of each                                                                        no
+``predicted`` in proportion to the classifier's predictions                                    no
+``oracle``    ⌊k·nᵢ/n₀⌋ from the **true** labels (the public code: a label leak)               yes
+============= ================================================================================ ============
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.gaussians import gaussian_head
-from clip_tca.adapters.reservoir import Sample
-from clip_tca.adapters.statistics import Moments
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.adapters.accumulator import Accumulator
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import exact
 
 Balance = Literal["estimated", "global", "uniform", "predicted", "oracle"]
@@ -32,13 +30,8 @@ Uncertainty = Literal["distance", "entropy"]
 BALANCES: tuple[str, ...] = get_args(Balance)
 UNCERTAINTIES: tuple[str, ...] = get_args(Uncertainty)
 
-_FIELDS = ("rows", "score", "group", "worst", "predicted", "labels")
-
 LARGEST = 20
 """The largest k that ``"auto"`` gives: a fifth of the largest predicted class, but 10 to 20."""
-
-ESTIMATE_ROWS = 8192
-"""Rows from which ``estimated`` class counts are taken (or 8 for each class, if that is more)."""
 
 
 def uncertainty(p: Tensor, kind: Uncertainty = "distance") -> Tensor:
@@ -80,35 +73,49 @@ def proportional(counts: Tensor, k: int) -> Tensor:
     return (k * counts + largest - 1) // largest
 
 
-def reference_quota(labels: Tensor, classes: int, k: int) -> Tensor:
-    """The public code's quotas: ⌊k·nᵢ/n₀⌋ with the counts nᵢ of the true labels."""
-    counts = torch.bincount(labels, minlength=classes)
+def reference_quota(counts: Tensor, k: int) -> Tensor:
+    """The public code's quotas: ⌊k·nᵢ/n₀⌋ with the counts nᵢ ``(c,)`` of the true labels."""
     if int(counts[0]) == 0:
         raise ValueError("labels: none is 0, and the reference counts every class against class 0; reorder the classes")
     return k * counts // counts[0]
 
 
-class PseudoSource:
-    """The bank of high-certainty embeddings, in bounded memory (``oracle`` alone keeps every embedding).
+def class_quota(balance: Balance, counts: Tensor, k: int) -> Tensor:
+    """How many embeddings of each group belong to the pseudo-source, where there are as many.
+
+    ``counts`` ``(c,)`` are the class counts that ``balance`` goes by: estimated, predicted, or of the true labels.
+    """
+    if balance in ("global", "uniform"):
+        return torch.full_like(counts[:1] if balance == "global" else counts, k)
+    return reference_quota(counts, k) if balance == "oracle" else proportional(counts, k)
+
+
+class PseudoSourceBank(Accumulator):
+    """The embeddings of high certainty, in bounded memory (``oracle`` alone keeps every embedding).
 
     Attributes:
-        predicted: ``(c,)`` how often each class has been predicted by zero-shot so far.
+        rows: ``(m, d)`` embeddings kept.
+        score: ``(m,)`` their uncertainty.
+        group: ``(m,)`` their predicted class; zeros for ``global``.
+        worst: ``(g,)`` uncertainty from which a full group takes no more.
+        predicted: ``(c,)`` how often each class has been predicted so far.
+        labels: ``(l,)`` true labels, for ``oracle`` alone.
     """
+
+    shapes: ClassVar = {
+        "rows": ("m", "d"), "score": ("m",), "group": ("m",), "worst": ("g",), "predicted": ("c",), "labels": ("l",)
+    }  # fmt: skip
 
     def __init__(
         self,
-        classifier: ZeroShotClassifier,
+        classifier: LinearClassifier,
         k: Literal["auto"] | int,
         balance: Balance,
         kind: Uncertainty,
         device: torch.device,
         dtype: torch.dtype,
-        first: int = 0,
     ) -> None:
-        """An empty bank; ``kind`` is the uncertainty, rows are kept in ``dtype`` on ``device``.
-
-        ``first`` is the number of the first row, for the bank of a later part of a stream.
-        """
+        """An empty bank; ``kind`` is the uncertainty, rows are kept in ``dtype`` on ``device``."""
         c, d = classifier.n_classes, classifier.dim
         self.classifier, self.balance, self.kind = classifier, balance, kind
         self.auto, self.k = k == "auto", LARGEST if k == "auto" else int(k)
@@ -119,7 +126,6 @@ class PseudoSource:
         self.group = torch.zeros(0, dtype=torch.int64, device=device)
         self.worst = exact(torch.full((groups,), float("inf"), device=device))
         self.labels = self.group.clone()
-        self.sample = Sample(max(ESTIMATE_ROWS, 8 * c), d, device, dtype, first) if balance == "estimated" else None
 
     def update(self, z: Tensor, labels: Tensor | None = None, logits: Tensor | None = None) -> None:
         """Offer the rows of ``z`` ``(n, d)`` to the bank, judged by ``logits`` ``(n, c)`` or else by the classifier."""
@@ -127,8 +133,6 @@ class PseudoSource:
         score, predicted = uncertainty(p, self.kind), p.argmax(dim=1)
         self.predicted += torch.bincount(predicted, minlength=len(self.predicted))
         group = torch.zeros_like(predicted) if self.balance == "global" else predicted
-        if self.sample is not None:
-            self.sample.update(z)
         if labels is not None:
             self.labels = torch.cat([self.labels, labels])
         better = (score < self.worst[group]).nonzero()[:, 0]
@@ -139,55 +143,23 @@ class PseudoSource:
                 torch.cat([self.group, group[better]]),
             )
 
-    def merge(self, other: PseudoSource) -> None:
-        """Add what another bank with the same options has kept (but its sample); its rows count as the later ones."""
+    def merge(self, other: PseudoSourceBank) -> None:
+        """Add what another bank with the same options has kept; its rows count as the later ones."""
         self.predicted = self.predicted + other.predicted
-        self.labels = torch.cat([self.labels, other.labels])
+        self.labels = torch.cat([self.labels, other.labels.to(self.labels)])
         pairs = ((getattr(self, name), getattr(other, name)) for name in ("rows", "score", "group"))
-        self._keep(*(torch.cat([mine, its.to(mine)]) for mine, its in pairs))
+        self._keep(*(torch.cat([own, others.to(own)]) for own, others in pairs))
 
-    def chosen(self, moments: Moments | None = None) -> Tensor:
-        """Indices into :attr:`rows` of what belongs to the pseudo-source of all rows seen so far.
-
-        ``moments`` of all those rows need not be computed again where they are known.
-        """
-        return select(self.score, self.group, self.quota(moments))
-
+    @property
     def size(self) -> int:
         """k: as given, or by the size of the largest predicted class."""
         return min(self.k, max(10, int(self.predicted.max()) // 5)) if self.auto else self.k
 
-    def quota(self, moments: Moments | None = None) -> Tensor:
-        """How many embeddings of each group belong to the pseudo-source, where there are as many."""
-        k = self.size()
-        if self.balance == "predicted":
-            return proportional(self.predicted, k)
-        if self.balance == "oracle":
-            return reference_quota(self.labels, len(self.predicted), k)
-        if self.sample is not None:
-            rows = self.sample.rows()
-            known = moments if moments is not None and moments.n == len(rows) else None
-            head = gaussian_head(rows, self.classifier, rounds=5, moments=known)
-            return proportional(torch.bincount(head.logits(rows).argmax(dim=1), minlength=len(self.predicted)), k)
-        return torch.full_like(self.worst, k, dtype=torch.int64)
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on, by name."""
-        own = {f"bank.{name}": getattr(self, name) for name in _FIELDS}
-        return own if self.sample is None else {**own, **self.sample.state()}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what :meth:`state` gave."""
-        for name in _FIELDS:
-            setattr(self, name, tensors[f"bank.{name}"])
-        if self.sample is not None:
-            self.sample.restore(tensors)
-
     def _keep(self, rows: Tensor, score: Tensor, group: Tensor) -> None:
         if self.balance != "oracle":
             quota = torch.full_like(self.worst, self.k, dtype=torch.int64)
-            kept = select(score, group, quota)
-            rows, score, group = rows[kept], score[kept], group[kept]
+            best = select(score, group, quota)
+            rows, score, group = rows[best], score[best], group[best]
             full = torch.bincount(group, minlength=len(quota)) >= self.k
             worst = torch.zeros_like(self.worst).scatter_reduce(0, group, score, "amax")
             self.worst = torch.where(full, worst, float("inf"))

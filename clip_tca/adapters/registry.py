@@ -1,4 +1,4 @@
-"""The adapters by the names that ``--method`` takes: the only list of them. All else is asked of the class itself.
+"""The only list of adapters, by the names that ``--method`` takes. Everything else comes from the class itself.
 
 Importing it needs no torch; a class is imported when it is asked for.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clip_tca.adapters.base import Adapter
-    from clip_tca.classifier import ZeroShotClassifier
+    from clip_tca.classifier import LinearClassifier
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RegisteredAdapter:
         summary: A line for ``clip-tca methods``.
         preset: Class method that builds it in place of the constructor.
         fixed: Options that belong to the name and can't be set.
-        oracle: Whether it uses true labels unless told otherwise.
+        oracle: Whether it uses true labels by default.
     """
 
     home: str
@@ -40,7 +40,7 @@ class RegisteredAdapter:
         kind: type[Adapter] = getattr(import_module(f"clip_tca.adapters.{module}"), name)
         return kind
 
-    def build(self, classifier: ZeroShotClassifier | None, **options: Any) -> Adapter:
+    def build(self, classifier: LinearClassifier | None, **options: Any) -> Adapter:
         """A new adapter for ``classifier``; without one it can say what it is, and not be fitted."""
         make: Callable[..., Adapter] = self.kind if self.preset is None else getattr(self.kind, self.preset)
         return make(classifier, **self.fixed, **options)
@@ -74,7 +74,7 @@ ADAPTERS = {
 }
 
 DEFAULT = "linear-tca"
-"""What ``clip-tca adapt`` uses unless told otherwise."""
+"""The default of ``clip-tca adapt``."""
 
 ON_TOP = "linear-tca"
 """What NAME+tca puts on top of a base method."""

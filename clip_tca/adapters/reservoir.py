@@ -6,14 +6,18 @@ keys are kept. The key depends on the arrival number alone, so no random state h
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from clip_tca.adapters.accumulator import Accumulator
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Sample:
+class Reservoir(Accumulator):
     """At most ``size`` of the rows seen so far.
 
     Attributes:
@@ -21,8 +25,10 @@ class Sample:
         order: ``(m,)`` arrival numbers of the kept rows (host side: which rows are kept never depends on their values).
     """
 
+    shapes: ClassVar = {"rows": ("m", "d"), "order": ("m",), "seen": ()}
+
     def __init__(self, size: int, dim: int, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
-        """An empty sample for at most ``size`` rows ``(dim,)`` of a stream, or of its part that begins at ``first``."""
+        """An empty reservoir for ``size`` rows ``(dim,)`` of a stream, or of its part that begins at ``first``."""
         self.size = size
         self.first = self.seen = first
         self.order = np.zeros(0, dtype=np.int64)
@@ -41,7 +47,7 @@ class Sample:
         if room < len(z):
             self._replace(z[room:], order[room:])
 
-    def merge(self, other: Sample) -> None:
+    def merge(self, other: Reservoir) -> None:
         """Add the rows of a later part, or of another stream, which counts as coming after this one.
 
         Parts of one stream give the sample of the whole; other streams an evenly spread sample of what both have kept.
@@ -57,22 +63,19 @@ class Sample:
         """The kept rows ``(m, d)`` in order of arrival."""
         return self._slots[torch.from_numpy(np.argsort(self.order)).to(self._slots.device)]
 
-    def state(self, prefix: str = "sample") -> dict[str, Tensor]:
-        """Everything needed to go on, by name."""
-        return {
-            f"{prefix}.rows": self.rows(),
-            f"{prefix}.order": torch.from_numpy(np.sort(self.order)),
-            f"{prefix}.seen": torch.tensor(self.seen),
-        }
+    def begin_segment(self, first: int) -> None:
+        """The next row is number ``first`` of the whole stream."""
+        self.seen = first
 
-    def restore(self, tensors: dict[str, Tensor], prefix: str = "sample") -> None:
-        """Put back what :meth:`state` gave."""
-        self._slots = tensors[f"{prefix}.rows"]
-        self.order = tensors[f"{prefix}.order"].cpu().numpy()
-        self.seen = int(tensors[f"{prefix}.seen"])
+    def _values(self) -> dict[str, Any]:
+        return {"rows": self.rows(), "order": torch.from_numpy(np.sort(self.order)), "seen": self.seen}
+
+    def _put(self, tensors: dict[str, Tensor]) -> None:
+        self._slots, self.order = tensors["rows"], tensors["order"].cpu().numpy()
+        self.seen = int(tensors["seen"])
 
     def _replace(self, z: Tensor, order: np.ndarray) -> None:
-        """Put those of the rows that have smaller keys in the place of those kept that have the largest."""
+        """Replace the kept rows with the largest keys by those of ``z`` with smaller ones."""
         candidates = np.flatnonzero(_key(order) < _key(self.order).max())
         if len(candidates):
             keys = _key(np.concatenate([self.order, order[candidates]]))

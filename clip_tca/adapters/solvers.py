@@ -12,11 +12,17 @@ Where Σ_t has no variance (fewer rows than dimensions), the exact maps leave em
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
 from clip_tca.adapters.symmetric import eigh, symmetric_product
 from clip_tca.core.tensors import is_fake
+
+Solver = Literal["gradient", "coral", "monge", "mean"]
+SOLVERS: tuple[str, ...] = get_args(Solver)
+"""What ``solver=`` takes; ``mean`` shifts and leaves the covariance as it is."""
 
 
 def gradient(sigma_t: Tensor, sigma_s: Tensor, steps: int = 20, lr: float = 1e-3) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clip_tca.adapters.registry import adapter_classes
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.files import write_tensors
 
 if TYPE_CHECKING:
@@ -24,17 +25,55 @@ log = logging.getLogger("clip_tca")
 FORMAT = 1
 
 
-def save_state(path: Path, adapter: Adapter, tensors: dict[str, Tensor], counters: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class SavedState:
+    """An adapter's options, counters and tensors.
+
+    Attributes:
+        kind: Class of the adapter.
+        options: Its options by name.
+        counters: Rows seen, rows of the last batch, dtype of the computation.
+        shape: Dimensions and classes.
+        classifier: Fingerprint of the classifier.
+        tensors: Everything learned; ``solution.…`` is the map, the rest what was observed, by accumulator.
+    """
+
+    kind: str
+    options: dict[str, Any]
+    counters: dict[str, Any]
+    shape: tuple[int, int]
+    classifier: str
+    tensors: dict[str, Tensor]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with ``name.``, by the rest of their names."""
+        prefix = f"{name}."
+        return {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
+
+    def check(self, path: str | Path, kind: str, classifier: LinearClassifier) -> None:
+        """Raise ValueError unless this is a ``kind`` for as many classes and dimensions as the classifier has."""
+        if self.kind != kind:
+            raise ValueError(f"{path}: holds a {self.kind}; use {self.kind}.load")
+        if self.shape != (classifier.dim, classifier.n_classes):
+            raise ValueError(
+                f"{path}: made for {self.shape[1]} classes in {self.shape[0]} dimensions, but the classifier has "
+                f"{classifier.n_classes} in {classifier.dim}; use the classifier it was fitted with"
+            )
+        if self.classifier != classifier.fingerprint():
+            log.warning("%s was fitted with other class texts or another scale than the classifier given", path)
+
+
+def save_state(path: Path, state: SavedState) -> None:
     """Write atomically: the file appears whole under its final name, or not at all."""
     record = {
         "format": FORMAT,
-        "class": type(adapter).__name__,
-        "options": {name: getattr(adapter, name) for name in adapter.options},
-        "counters": counters,
-        "shape": [adapter.classifier.dim, adapter.classifier.n_classes],
-        "classifier": adapter.classifier.fingerprint(),
+        "class": state.kind,
+        "options": state.options,
+        "counters": state.counters,
+        "shape": state.shape,
+        "classifier": state.classifier,
     }
-    whole = {key: tensor.detach().contiguous().clone() for key, tensor in tensors.items()}
+    whole = {key: tensor.detach().contiguous().clone() for key, tensor in state.tensors.items()}
     text = json.dumps(record, default=int)
     write_tensors(path, whole, {"clip_tca": text, "checksum": checksum(text, whole)})
 
@@ -49,11 +88,8 @@ def checksum(record: str, tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of a saved adapter of any class; no classifier is needed.
-
-    The header holds ``class``, ``options``, ``counters``, ``shape`` [dimensions, classes] and the ``classifier``'s
-    fingerprint.
+def read_state(path: Path, device: torch.device | str = "cpu") -> SavedState:
+    """A saved adapter of any class; no classifier is needed.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -68,40 +104,18 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str
         if metadata["checksum"] != checksum(metadata["clip_tca"], tensors):
             raise ValueError("its checksum is wrong")
         record: dict[str, Any] = json.loads(metadata["clip_tca"])
-        for key in ("class", "options", "counters", "shape", "classifier"):
-            record[key]
         version = record["format"]
+        dim, classes = record["shape"]
+        counters, options = dict(record["counters"]), dict(record["options"])
+        saved = SavedState(record["class"], options, counters, (dim, classes), record["classifier"], tensors)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
     if version != FORMAT:
         raise ValueError(f"{path}: format {version}, this version of clip-tca reads {FORMAT}; save it again")
-    return record, tensors
+    return saved
 
 
-def load_state(
-    path: Path, expected: str, classifier: ZeroShotClassifier, device: torch.device
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Tensor]]:
-    """Options, counters and tensors of a saved adapter.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not a saved ``expected``, or belongs to another number of classes or dimensions.
-    """
-    record, tensors = read_state(path, device)
-    kind, shape = record["class"], tuple(record["shape"])
-    if kind != expected:
-        raise ValueError(f"{path}: holds a {kind}; use {kind}.load")
-    if shape != (classifier.dim, classifier.n_classes):
-        raise ValueError(
-            f"{path}: made for {shape[1]} classes in {shape[0]} dimensions, but the classifier has "
-            f"{classifier.n_classes} in {classifier.dim}; use the classifier it was fitted with"
-        )
-    if record["classifier"] != classifier.fingerprint():
-        log.warning("%s was fitted with other class texts or another scale than the classifier given", path)
-    return record["options"], record["counters"], tensors
-
-
-def load_adapter(path: Path, classifier: ZeroShotClassifier, device: torch.device) -> Adapter:
+def load_adapter(path: Path, classifier: LinearClassifier, device: torch.device) -> Adapter:
     """A saved adapter, of the class that the file names.
 
     Raises:
@@ -109,7 +123,7 @@ def load_adapter(path: Path, classifier: ZeroShotClassifier, device: torch.devic
         ValueError: If it is not a saved adapter of this package, or belongs to another classifier.
     """
     classes = adapter_classes()
-    name = str(read_state(path)[0]["class"])
-    if name not in classes:
-        raise ValueError(f"{path}: holds a {name!r}; allowed are {', '.join(classes)}")
-    return classes[name].load(path, classifier, str(device))
+    kind = read_state(path).kind
+    if kind not in classes:
+        raise ValueError(f"{path}: holds a {kind!r}; allowed are {', '.join(classes)}")
+    return classes[kind].load(path, classifier, str(device))

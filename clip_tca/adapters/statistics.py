@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.symmetric import symmetric_product
 from clip_tca.core.tensors import chunks, exact, exact_dtype
 
@@ -71,59 +73,70 @@ class Moments:
         """Unbiased covariance ``(d, d)``; zeros for fewer than two rows."""
         return self.scatter / max(self.n - 1, 1)
 
-    def state(self) -> dict[str, Tensor]:
-        """Everything needed to go on, by name."""
-        tensors = {f"moments.{name}": getattr(self, name) for name in ("mean", "scatter", "cubes", "quartics")}
-        return {"moments.n": torch.tensor(self.n), **tensors}
-
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what :meth:`state` gave."""
-        self.n = int(tensors["moments.n"])
-        for name in ("mean", "scatter", "cubes", "quartics"):
-            setattr(self, name, tensors[f"moments.{name}"])
-
     def _add(self, n: int, mean: Tensor, scatter: Tensor | None, cubes: Tensor, quartics: Tensor) -> None:
         """Chan's update: shift both sets of centred sums to the joint mean, then add (``scatter`` None: one row)."""
         total = self.n + n
         gap = mean - self.mean
-        own, its = gap * (n / total), gap * (-self.n / total)
-        own_cubes, own_quartics = _shifted(self.n, self.scatter, self.cubes, self.quartics, own)
-        its_cubes, its_quartics = _shifted(n, scatter, cubes, quartics, its)
-        self.cubes, self.quartics = own_cubes + its_cubes, own_quartics + its_quartics
+        own_shift, other_shift = gap * (n / total), gap * (-self.n / total)
+        own_cubes, own_quartics = _shifted(self.n, self.scatter, self.cubes, self.quartics, own_shift)
+        other_cubes, other_quartics = _shifted(n, scatter, cubes, quartics, other_shift)
+        self.cubes, self.quartics = own_cubes + other_cubes, own_quartics + other_quartics
         self.scatter.addr_(gap, gap, alpha=self.n * n / total)
         if scatter is not None:
             self.scatter += scatter
-        self.mean = self.mean + own
+        self.mean = self.mean + own_shift
         self.n = total
 
 
-class Segments:
-    """Moments of numbered segments of a stream, merged two by two: 0 with 1, 2 with 3, then those pairs, and so on.
+class StreamMoments(Accumulator):
+    """Moments of a stream, of which numbered segments may come from several processes.
 
-    Rounding depends on the order of sums. Here it depends on the numbers alone, so the total is the same to the bit
-    whichever process has seen which segments.
+    Rounding depends on the order of sums. Segments are merged two by two, 0 with 1, 2 with 3, then those pairs, and so
+    on: the order depends on the numbers alone, so the total is the same to the bit whichever process has seen which
+    segments.
     """
 
-    def __init__(self) -> None:
-        """No segments yet."""
-        self.nodes: dict[tuple[int, int], Moments] = {}
+    shapes: ClassVar = {"n": (), "mean": ("d",), "scatter": ("d", "d"), "cubes": ("d",), "quartics": ()}
 
-    def add(self, number: int, moments: Moments, level: int = 0) -> None:
+    def __init__(self, dim: int, device: torch.device | str = "cpu") -> None:
+        """No rows yet."""
+        self.segments: dict[tuple[int, int], Moments] = {}
+        self.current = Moments.empty(dim, device)
+
+    def update(self, z: Tensor) -> None:
+        """Add the rows of ``z`` ``(n, d)`` to the current segment."""
+        self.current.update(z)
+
+    def end_segment(self, number: int) -> None:
+        """Close the current segment, which is number ``number`` of the whole stream."""
+        self._add_segment(number, self.current)
+        self.current = Moments.empty(len(self.current.mean), self.current.mean.device)
+
+    def merge(self, other: StreamMoments) -> None:
+        """Add the rows of another stream, or the segments of another process."""
+        self.current = self.current.merge(other.current)
+        for (level, number), moments in other.segments.items():
+            self._add_segment(number, moments, level)
+
+    def total(self) -> Moments:
+        """Moments of all segments in order, and of the rows after them."""
+        in_order = sorted(self.segments.items(), key=lambda item: item[0][1] << item[0][0])
+        segments = [moments for _, moments in in_order]
+        return reduce(Moments.merge, [*segments, self.current]) if segments else self.current
+
+    def _add_segment(self, number: int, moments: Moments, level: int = 0) -> None:
         """Add segment ``number``, or the ``number``-th group of 2^level segments."""
-        while (sibling := self.nodes.pop((level, number ^ 1), None)) is not None:
+        while (sibling := self.segments.pop((level, number ^ 1), None)) is not None:
             moments = sibling.merge(moments) if number & 1 else moments.merge(sibling)
             level, number = level + 1, number >> 1
-        self.nodes[level, number] = moments
+        self.segments[level, number] = moments
 
-    def merge(self, other: Segments) -> None:
-        """Add the segments of another process."""
-        for (level, number), moments in other.nodes.items():
-            self.add(number, moments, level)
+    def _values(self) -> dict[str, Any]:
+        return vars(self.total())
 
-    def total(self, rest: Moments) -> Moments:
-        """Moments of all segments, and of ``rest``, which comes after them."""
-        found = [moments for (level, number), moments in sorted(self.nodes.items(), key=lambda n: n[0][1] << n[0][0])]
-        return reduce(Moments.merge, [*found, rest]) if found else rest
+    def _put(self, tensors: dict[str, Tensor]) -> None:
+        sums = {name: tensor for name, tensor in tensors.items() if name != "n"}
+        self.current = Moments(int(tensors["n"]), **sums)
 
 
 def _shifted(n: int, scatter: Tensor | None, cubes: Tensor, quartics: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,21 +41,21 @@ def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], lis
     from clip_tca.results.explanation import explain_state, judged
 
     try:
-        header, tensors = read_state(path)
+        saved = read_state(path)
     except ValueError as error:
         raise ValueError(f"{error}, or give a JSON record of clip-tca eval") from None
-    count = int(header["shape"][1])
+    count = saved.shape[1]
     names = [f"class {c}" for c in range(count)]
     if options.class_names is not None:
         names = list(read_classes(Path(options.class_names)).values())
         if len(names) != count:
             raise ValueError(f"class names: {options.class_names} has {len(names)}, but the state has {count} classes")
     try:
-        found = diagnose_state(header["class"], tensors, header["options"], header["counters"]["seen"])
+        found = diagnose_state(saved)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
-    about = {"file": str(path), "options": header["options"], "classes": names, "diagnosis": found}
-    return {**about, **judged(found, names)}, explain_state(header, found, names)
+    about = {"file": str(path), "options": saved.options, "classes": names, "diagnosis": found}
+    return {**about, **judged(found, names)}, explain_state({"options": saved.options}, found, names)
 
 
 def _record(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:

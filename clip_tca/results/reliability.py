@@ -85,7 +85,7 @@ def missed(diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
 
 def skewed(diagnosis: Diagnosis) -> float:
     """Total variation distance of the class shares of the chosen from those of all zero-shot predictions."""
-    chosen, predicted = diagnosis["chosen"], diagnosis["predicted"]
+    chosen, predicted = diagnosis["chosen"], diagnosis["predicted"] or []
     total, seen = max(1, sum(chosen)), max(1, sum(predicted))
     return float(sum(abs(a / total - b / seen) for a, b in zip(chosen, predicted, strict=True)) / 2)
 

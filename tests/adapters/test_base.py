@@ -291,7 +291,7 @@ def test_numbers_of_any_size_are_the_same_directions(make, shifted):
 
 
 def test_texts_must_be_wrapped(shifted):
-    with pytest.raises(TypeError, match=r"expected a ZeroShotClassifier, got Tensor; use ZeroShotClassifier\(text\)"):
+    with pytest.raises(TypeError, match=r"expected a LinearClassifier, got Tensor; use ZeroShotClassifier\(text\)"):
         LinearTCA(shifted.g.text).fit(shifted.z)
 
 

@@ -8,8 +8,8 @@ from clip_tca.adapters.gaussians import (
     Axes,
     Gaussians,
     SoftStatistics,
-    fewest,
-    gaussian_head,
+    fewest_images,
+    fit_gaussians,
     matching_temperature,
     prior_images,
 )
@@ -144,7 +144,7 @@ def test_few_images_of_65_classes(images, dim):
 
 
 def test_too_few_images_keep_zero_shot(wide):
-    few = wide.z[: fewest(6) - 1]
+    few = wide.z[: fewest_images(6) - 1]
     tca = ConditionalTCA(wide.g).fit(few)
     torch.testing.assert_close(tca.transform(few), few, rtol=0, atol=1e-5)
     assert torch.equal(tca.predict(few), wide.g.predict(few))
@@ -173,6 +173,6 @@ def test_the_sample_bounds_the_memory_and_costs_little(wide):
 
 
 def test_counts_are_close_to_the_truth(wide):
-    head = gaussian_head(wide.z, wide.g)
-    assert float(head.counts.sum()) == pytest.approx(len(wide.z))
-    assert (head.counts - 240).abs().max() < 120
+    fitted = fit_gaussians(wide.z, wide.g)
+    assert float(fitted.counts.sum()) == pytest.approx(len(wide.z))
+    assert (fitted.counts - 240).abs().max() < 120

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.diagnosis import class_texts, diagnose, diagnose_state
+from clip_tca.adapters.diagnosis import diagnose, diagnose_state, recovered_classifier
 from clip_tca.adapters.state import read_state
 
 ADAPTERS = {
@@ -26,8 +26,7 @@ ADAPTERS = {
 
 def from_file(adapter, path):
     adapter.save(path)
-    header, tensors = read_state(path)
-    return diagnose_state(header["class"], tensors, header["options"], header["counters"]["seen"])
+    return diagnose_state(read_state(path))
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
@@ -98,27 +97,31 @@ def test_it_is_small_json_for_any_rows(shifted, name):
 def test_texts_of_a_map_that_loses_them_are_not_made_up():
     texts = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     matrix = torch.eye(5, dtype=torch.float64)
-    torch.testing.assert_close(class_texts(2 * matrix, 2 * texts), texts)
+    offset, bias = torch.arange(5.0).double(), torch.arange(3.0).double()
+    solution = {"weight": 2 * texts, "bias": offset @ texts + bias}
+    recovered = recovered_classifier(2 * matrix, offset, solution)
+    torch.testing.assert_close(recovered.weight, texts.T)
+    torch.testing.assert_close(recovered.bias, bias)
     matrix[0, 0] = 0
-    assert class_texts(matrix, texts) is None
+    assert recovered_classifier(matrix, offset, solution) is None
 
 
 def test_a_missing_part_is_one_line(shifted, tmp_path):
     adapter = LinearTCA(shifted.g).fit(shifted.z)
     adapter.save(tmp_path / "s.safetensors")
-    header, tensors = read_state(tmp_path / "s.safetensors")
-    del tensors["solution.W"]
+    saved = read_state(tmp_path / "s.safetensors")
+    del saved.tensors["solution.W"]
     with pytest.raises(ValueError, match=r"missing or wrong \('W'\); save it again"):
-        diagnose_state(header["class"], tensors, header["options"], 1)
+        diagnose_state(saved)
 
 
 def test_reading_a_state_needs_no_classifier(shifted, tmp_path):
     ConditionalTCA(shifted.g).fit(shifted.z).save(tmp_path / "s.safetensors")
-    header, tensors = read_state(tmp_path / "s.safetensors")
-    assert header["class"] == "ConditionalTCA"
-    assert header["shape"] == [24, 4]
-    assert header["counters"]["seen"] == len(shifted.z)
-    assert tensors["solution.means"].shape == (4, 24)
+    saved = read_state(tmp_path / "s.safetensors")
+    assert saved.kind == "ConditionalTCA"
+    assert saved.shape == (24, 4)
+    assert saved.counters["seen"] == len(shifted.z)
+    assert saved.tensors["solution.means"].shape == (4, 24)
     with pytest.raises(FileNotFoundError, match="no such file"):
         read_state(tmp_path / "none")
     (tmp_path / "text").write_text("nothing")

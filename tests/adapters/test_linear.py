@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from clip_tca import MLPTCA, LinearTCA
-from clip_tca.adapters.pseudo_source_adapter import SOLVERS
-from clip_tca.adapters.solvers import EXACT
+from clip_tca.adapters.solvers import EXACT, SOLVERS
 from clip_tca.adapters.statistics import coral_distance, covariance
 from tests.conftest import Shifted
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.reservoir import Sample
-from clip_tca.adapters.statistics import Moments, Segments
+from clip_tca.adapters.reservoir import Reservoir
+from clip_tca.adapters.statistics import Moments, StreamMoments
 from tests.conftest import Shifted
 
 ADAPTERS = (LinearTCA, MLPTCA, ConditionalTCA)
@@ -127,15 +127,16 @@ def test_adapt_is_transform_and_logits(shifted):
 @pytest.mark.parametrize("segments", [1, 2, 5, 8, 13])
 def test_sums_do_not_depend_on_who_adds_them(segments, generator):
     z = torch.randn(segments * 40, 6, generator=generator)
-    parts = [Moments.of(part) for part in z.split(40)]
     totals = []
     for processes in (1, 2, 3, segments):
-        shares = [Segments() for _ in range(processes)]
-        for number, moments in enumerate(parts):
-            shares[number * processes // segments].add(number, moments)
+        shares = [StreamMoments(6) for _ in range(processes)]
+        for number, part in enumerate(z.split(40)):
+            share = shares[number * processes // segments]
+            share.update(part)
+            share.end_segment(number)
         for later in reversed(shares[1:]):
             shares[0].merge(later)
-        totals.append(shares[0].total(Moments.empty(6)))
+        totals.append(shares[0].total())
     whole = Moments.of(z)
     torch.testing.assert_close(totals[0].scatter, whole.scatter)
     assert totals[0].n == whole.n
@@ -149,7 +150,7 @@ def test_samples_of_parts_are_the_sample_of_the_whole(cut, generator):
     z = torch.randn(100, 3, generator=generator)
 
     def sample(rows, first=0):
-        made = Sample(16, 3, torch.device("cpu"), torch.float32, first)
+        made = Reservoir(16, 3, torch.device("cpu"), torch.float32, first)
         for part in rows.split(9):
             made.update(part)
         return made
@@ -164,7 +165,7 @@ def test_samples_of_parts_are_the_sample_of_the_whole(cut, generator):
 
 
 def test_samples_of_two_streams_stay_within_their_size():
-    made = [Sample(16, 24, torch.device("cpu"), torch.float32) for _ in range(2)]
+    made = [Reservoir(16, 24, torch.device("cpu"), torch.float32) for _ in range(2)]
     for number, sample in enumerate(made):
         sample.update(Shifted().z[number * 50 : number * 50 + 50])
     made[0].merge(made[1])

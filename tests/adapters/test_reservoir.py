@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip_tca.adapters.reservoir import Sample
+from clip_tca.adapters.reservoir import Reservoir
 
 
-def passed(n: int, size: int, bounds: list[int]) -> Sample:
-    sample = Sample(size, 2, torch.device("cpu"), torch.float32)
+def passed(n: int, size: int, bounds: list[int]) -> Reservoir:
+    sample = Reservoir(size, 2, torch.device("cpu"), torch.float32)
     rows = torch.arange(2 * n, dtype=torch.float32).reshape(n, 2)
     for a, b in itertools.pairwise(bounds):
         sample.update(rows[a:b])

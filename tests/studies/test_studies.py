@@ -285,7 +285,7 @@ def test_the_upper_bound_solves_as_lineartca_does(made, measured):
     g = ZeroShotClassifier(made.text, made.scale)
     z, y = made.domains["shifted"]
     tca = LinearTCA(g).fit(z)
-    pseudo_source = tca._bank.rows[tca._bank.chosen()]
+    pseudo_source = tca.pseudo_source_
     assert torch.equal(predict_aligned(g, unit(z), pseudo_source), tca.predict(z))
     found = measured["upper-bound"]["domains"]["shifted"]
     assert found["linear-tca"] == pytest.approx(percent(tca.predict(z), y))

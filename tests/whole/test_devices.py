@@ -8,9 +8,10 @@ from torch._subclasses import FakeTensorMode
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters import residual_mlp, solvers
-from clip_tca.adapters.gaussians import Axes, Gaussians, Head, SoftStatistics, least_move, matching_temperature
+from clip_tca.adapters.gaussians import Axes, Gaussians, SoftStatistics, least_move, matching_temperature
 from clip_tca.adapters.pseudo_source import uncertainty
-from clip_tca.adapters.statistics import Moments, Segments, coral_distance, ledoit_wolf_shrinkage, shrink
+from clip_tca.adapters.statistics import Moments, StreamMoments, coral_distance, ledoit_wolf_shrinkage, shrink
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import unit
 
 
@@ -77,8 +78,8 @@ def test_gaussians(cuda):
     scores, lengths = fitted.leave_one_out(y, start)
     means, weight, bias = fitted.discriminant(soft, lengths.mean())
     temperature = matching_temperature(scores, start.max(dim=1).values.mean())
-    head = Head(weight, bias, soft.counts, means, temperature)
-    on_cuda(scores, head.logits(z), temperature, *least_move(head, g))
+    adapted = LinearClassifier(weight.T, bias)
+    on_cuda(scores, means, adapted.exact_logits(z), temperature, *least_move(adapted, g))
 
 
 @pytest.mark.parametrize("adapter", [LinearTCA, MLPTCA, ConditionalTCA])
@@ -108,7 +109,8 @@ def test_merging_and_folding(cuda):
     merged = parts[0].merge(parts[1])
     head = merged.folded()
     on_cuda(merged.logits(z), head.weight, head.bias, head.logits(z), head.linear().weight)
-    segments = Segments()
+    moments = StreamMoments(8, "cuda")
     for number in (1, 0, 2):
-        segments.add(number, Moments.of(z))
-    on_cuda(segments.total(Moments.empty(8, "cuda")).scatter)
+        moments.update(z)
+        moments.end_segment(number)
+    on_cuda(moments.total().scatter)

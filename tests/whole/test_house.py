@@ -15,7 +15,9 @@ PACKAGE = ROOT / "clip_tca"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 FEATURES = {
+    "adapters/test_any_classifier.py",  # every adapter, with a classifier that has no text
     "adapters/test_merge.py",  # partial fits, merged: every adapter
+    "adapters/test_streaming.py",  # every adapter, batch by batch
     "cli/test_commands.py",  # what all subcommands share
     "report/test_browser.py",  # the page in a browser
     "studies/test_toy_and_map.py",

@@ -1,0 +1,103 @@
+"""Every adapter works with any linear classifier: a weight and a bias, not only texts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA
+from clip_tca.adapters.diagnosis import diagnose, diagnose_state
+from clip_tca.adapters.head_export import export, load_head
+from clip_tca.adapters.state import read_state
+
+ADAPTERS = [LinearTCA, MLPTCA, ConditionalTCA]
+
+
+@pytest.fixture
+def head(shifted, generator):
+    """A linear head with a bias, for features that are not of unit length."""
+    return LinearClassifier(shifted.g.weight, 3 * torch.randn(shifted.g.n_classes, generator=generator))
+
+
+def features(shifted) -> torch.Tensor:
+    return 1.5 * shifted.z + 0.1
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_the_weights_of_texts_give_what_the_texts_give(adapter, shifted):
+    by_text = adapter(shifted.g).fit(shifted.z)
+    by_weight = adapter(LinearClassifier(shifted.g.weight)).fit(shifted.z)
+    torch.testing.assert_close(by_weight.logits(shifted.z), by_text.logits(shifted.z), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_adapted_logits_are_those_of_the_head_for_the_moved_features(adapter, shifted, head):
+    z = features(shifted).double()
+    fitted = adapter(head, normalize=False).fit(z)
+    moved, logits = fitted.adapt(z)
+    offset = head.logits(moved) - logits
+    if adapter is ConditionalTCA:  # the same up to what is common to all classes of an image
+        offset = offset - offset.mean(dim=1, keepdim=True)
+    torch.testing.assert_close(offset, torch.zeros_like(offset), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_streams_states_and_merging(adapter, shifted, head, tmp_path):
+    z, half = features(shifted), len(shifted.z) // 2
+    whole = adapter(head, normalize=False).fit(z)
+    stream = adapter(head, normalize=False)
+    for batch in z.split(7):
+        stream.partial_fit(batch)
+    parts = [adapter(head, normalize=False).fit(part) for part in (z[:half], z[half:])]
+    whole.save(tmp_path / "s.safetensors")
+    loaded = adapter.load(tmp_path / "s.safetensors", head)
+    for other in (stream, parts[0].merge(parts[1]), loaded):
+        torch.testing.assert_close(other.logits(z), whole.logits(z), rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("adapter", [LinearTCA, ConditionalTCA])
+def test_the_folded_and_the_exported_classifier(adapter, shifted, head, tmp_path):
+    z = features(shifted)
+    fitted = adapter(head, normalize=False).fit(z)
+    fitted.save(tmp_path / "s.safetensors")
+    export(load_head(tmp_path / "s.safetensors"), tmp_path / "head.safetensors")
+    for folded in (fitted.folded(), load_head(tmp_path / "s.safetensors")):
+        torch.testing.assert_close(folded.logits(z), fitted.logits(z), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(fitted.folded().linear()(z), fitted.logits(z), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_the_diagnosis_counts_predictions_of_the_head(adapter, shifted, head, tmp_path):
+    z = features(shifted)
+    fitted = adapter(head, normalize=False).fit(z)
+    predicted = np.bincount(head.predict(z).numpy(), minlength=head.n_classes).tolist()
+    assert diagnose(fitted)["predicted"] == predicted
+    fitted.save(tmp_path / "s.safetensors")
+    assert diagnose_state(read_state(tmp_path / "s.safetensors"))["predicted"] == predicted
+    if adapter is not MLPTCA:  # its state holds no classifier
+        changed = float((fitted.predict(z) != head.predict(z)).double().mean())
+        assert diagnose_state(read_state(tmp_path / "s.safetensors"))["changed"] == pytest.approx(changed)
+
+
+@pytest.mark.parametrize(
+    ("weight", "bias", "classes", "says"),
+    [
+        (torch.ones(1, 4), None, None, "weight: 1 class; at least 2"),
+        (torch.ones(3), None, None, "weight: expected a matrix"),
+        (torch.ones(3, 4), torch.ones(2), None, r"bias: shape \(2,\), but the weight has 3 classes"),
+        (torch.ones(3, 4), torch.tensor([0, 0, torch.nan]), None, "bias: holds NaN"),
+        (torch.full((3, 4), torch.inf), None, None, "weight: 3 of 3 rows hold NaN or infinity"),
+        (torch.ones(3, 4), None, ["cat", "dog"], "classes: 2 names, but there are 3 classes"),
+        (torch.ones(3, 4), None, "cat", "classes: 'cat'; a list of names"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused_in_one_line(weight, bias, classes, says):
+    with pytest.raises(ValueError, match=says):
+        LinearClassifier(weight, bias, classes=classes)
+
+
+def test_class_names_stay_with_the_folded_classifier(shifted):
+    names = [f"class {c}" for c in range(shifted.g.n_classes)]
+    g = LinearClassifier(shifted.g.weight, classes=names)
+    assert LinearTCA(g).fit(shifted.z).folded().classes == tuple(names)
