@@ -43,8 +43,8 @@ def read(path: Path) -> list[dict[str, Any]]:
         versions = [record["schema_version"] for record in records]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a record of clip-tca eval ({error})") from None
-    if other := [version for version in versions if version != SCHEMA]:
-        raise ValueError(f"{path}: schema {str(other[0])[:40]}, this version of clip-tca reads {SCHEMA}; evaluate again")
+    if other := [str(version)[:40] for version in versions if version != SCHEMA]:
+        raise ValueError(f"{path}: schema {other[0]}, this version of clip-tca reads {SCHEMA}; evaluate again")
     try:
         for record in records:
             check(record)
