@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> tuple[float, float]:
     A first run is not counted, and may write compiled files, as an installation does.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
-    found = []
+    times = []
     for _ in range(4):
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(  # noqa: S603
@@ -38,11 +38,11 @@ def run(arguments: list[str]) -> tuple[float, float]:
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        found.append((spent, time.perf_counter() - began))
-    return min(spent for spent, _ in found[1:]), min(took for _, took in found[1:])
+        times.append((spent, time.perf_counter() - began))
+    return min(spent for spent, _ in times[1:]), min(took for _, took in times[1:])
 
 
-def stored(path: Path) -> None:
+def write_set(path: Path) -> None:
     """Embeddings in the shape of PACS, d = 512, as ``clip-tca embed`` writes them."""
     z, g = embeddings(sum(PACS.values()), 512)
     parts = zip(PACS, z.split(list(PACS.values())), strict=True)
@@ -70,10 +70,10 @@ def rows(quick: bool) -> list[Row]:  # noqa: ARG001 (it is quick)
     usage = run(["-m", "clip_tca", "--help"])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pacs.safetensors"
-        stored(path)
+        write_set(path)
         evaluation = run(["-m", "clip_tca", "eval", "--dataset", str(path), *EVAL])
         heavy = imported(path)
-    found = [
+    table = [
         Row(
             "clip-tca --help: seconds",
             usage[0],
@@ -97,7 +97,7 @@ def rows(quick: bool) -> list[Row]:  # noqa: ARG001 (it is quick)
     for make in (LinearTCA, ConditionalTCA):
         make(g).fit(z[:1000])
         peak = peak_bytes(lambda make=make: make(g).fit(z))
-        found.append(
+        table.append(
             Row(
                 f"{make.__name__}.fit, {len(z):,} x 512: MB beyond the embeddings",
                 peak / 1e6,
@@ -105,4 +105,4 @@ def rows(quick: bool) -> list[Row]:  # noqa: ARG001 (it is quick)
                 {"embeddings": f"{z.nbytes / 1e6:.0f} MB", "peak": f"{peak / 1e6:.0f} MB"},
             )
         )
-    return found
+    return table

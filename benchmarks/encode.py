@@ -57,14 +57,14 @@ def measure(model: str, images: int, batch: int, device: str = "auto", others: t
         decoding = wall(lambda: decoded.extend(map(encoder.transform, opened)))
         batches = torch.stack(decoded).split(batch)
         encoder.encode_images(batches[0])
-        found, usual = [], default_workers()
+        table, usual = [], default_workers()
         for workers in dict.fromkeys((usual, *others)):
             bare = harness = math.inf
             for turn in range(3):  # in turns, the best of each: other work on the machine comes and goes
                 bare = min(bare, wall(lambda: [encoder.encode_images(part) for part in batches]))
                 embedder = Embedder(encoder, Store(root / f"store{workers}{turn}"), workers=workers, batch=batch)
                 harness = min(harness, wall(lambda embedder=embedder: embedder.pictures(data)))
-            found.append(
+            table.append(
                 Row(
                     f"{model}, {workers} workers{' (default)' if workers == usual else ''}: rate of the bare model's",
                     bare / harness,
@@ -76,7 +76,7 @@ def measure(model: str, images: int, batch: int, device: str = "auto", others: t
                     },
                 )
             )
-    return found
+    return table
 
 
 def rows(quick: bool) -> list[Row]:

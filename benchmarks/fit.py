@@ -59,13 +59,13 @@ def rows(quick: bool) -> list[Row]:
     """For each d and n: plain over ours, and the default fit over encoding."""
     torch.set_num_threads(1)
     rate = images_per_second(8 if quick else 32)
-    found: list[Row] = []
+    table: list[Row] = []
     for dim in (512, 768):
         for images in (2000,) if quick else (2000, 20_000, 100_000):
             z, g = embeddings(images, dim)
             ours, default = LinearTCA.paper(g, k=K), LinearTCA(g)
             same = ours.fit(z).pseudo_source_
-            theirs, mine = (
+            autograd, closed_form = (
                 min(times)
                 for times in zip(
                     *[(seconds(lambda: plain(z, g, same)), seconds(lambda: ours.fit(z))) for _ in range(3)],  # noqa: B023
@@ -73,14 +73,14 @@ def rows(quick: bool) -> list[Row]:
                 )
             )
             gap = float((plain(z, g, same) - ours.W_).abs().max())
-            found.append(
+            table.append(
                 Row(
                     f"gradient fit, d = {dim}, n = {images:,}: times faster than plain autograd",
-                    theirs / mine,
+                    autograd / closed_form,
                     ">= 5",
                     {
-                        "plain": f"{theirs:.3f} s",
-                        "ours": f"{mine:.3f} s",
+                        "plain": f"{autograd:.3f} s",
+                        "ours": f"{closed_form:.3f} s",
                         "least": f"{seconds(lambda: least(z), 3):.3f} s",  # noqa: B023
                         "W differs by": f"{gap:.0e}",
                     },
@@ -88,7 +88,7 @@ def rows(quick: bool) -> list[Row]:
                 )
             )
             took = seconds(lambda: default.fit(z), 2)  # noqa: B023
-            found.append(
+            table.append(
                 Row(
                     f"default fit, d = {dim}, n = {images:,}: part of the time to encode the images",
                     took * rate / images,
@@ -96,4 +96,4 @@ def rows(quick: bool) -> list[Row]:
                     {"fit": f"{took:.3f} s", "ViT-B/16, extrapolated": f"{images / rate:,.0f} s"},
                 )
             )
-    return found
+    return table

@@ -38,17 +38,17 @@ def measure(quick: bool) -> dict[str, dict[str, list[tuple[int, float, float]]]]
     """Costs by what is varied and by method."""
     torch.set_num_threads(1)
     logging.getLogger("clip_tca").setLevel(logging.ERROR)
-    found: dict[str, dict[str, list[tuple[int, float, float]]]] = {}
+    costs: dict[str, dict[str, list[tuple[int, float, float]]]] = {}
     for axis, (_, values) in AXES.items():
         for method in METHODS:
             if axis == "k" and method == "ConditionalTCA":
                 continue  # it has no k
             line = [(v, *cost(method, **{**FIXED, axis: v})) for v in (values[1:4] if quick else values)]
-            found.setdefault(axis, {})[method] = line
-    return found
+            costs.setdefault(axis, {})[method] = line
+    return costs
 
 
-def draw(found: dict[str, dict[str, list[tuple[int, float, float]]]], path: Path) -> None:
+def draw(costs: dict[str, dict[str, list[tuple[int, float, float]]]], path: Path) -> None:
     """Time above, memory below, a column for each of the four."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -57,18 +57,18 @@ def draw(found: dict[str, dict[str, list[tuple[int, float, float]]]], path: Path
 
     with rc_context(STYLE):
         figure = Figure(layout="constrained")
-        shown = panels(figure, [AXES[axis][0] for axis in found] + [""] * len(found), 2.6, len(found), sharey="row")
-        for column, (axis, lines) in enumerate(found.items()):
+        axes = panels(figure, [AXES[axis][0] for axis in costs] + [""] * len(costs), 2.6, len(costs), sharey="row")
+        for column, (axis, lines) in enumerate(costs.items()):
             for what in (0, 1):
-                panel = shown[column + what * len(found)]
+                panel = axes[column + what * len(costs)]
                 for method, line in lines.items():
                     x, y = [v for v, *_ in line], [point[what] for _, *point in line]
                     panel.plot(x, y, label=method, **series(list(METHODS).index(method)))
                 sizes_axis(panel, x, AXES[axis][0] if what else "")
                 panel.set_yscale("log")
-        shown[0].set_ylabel("seconds, one thread")
-        shown[len(found)].set_ylabel("MB beyond the embeddings")
-        legend_below(figure, shown[0])
+        axes[0].set_ylabel("seconds, one thread")
+        axes[len(costs)].set_ylabel("MB beyond the embeddings")
+        legend_below(figure, axes[0])
         others = ", ".join(f"{name} = {value:,}" for name, value in FIXED.items())
         figure.suptitle(f"Cost of a fit; what is not varied: {others}", fontsize=10, color=GREY)
         figure.savefig(path, metadata={"Date": None})
@@ -76,12 +76,12 @@ def draw(found: dict[str, dict[str, list[tuple[int, float, float]]]], path: Path
 
 def rows(quick: bool) -> list[Row]:
     """The exponent with which time grows at the large end: 1 is linear."""
-    found = measure(quick)
+    costs = measure(quick)
     if not quick:
-        draw(found, FIGURE)
+        draw(costs, FIGURE)
     table = []
     for axis, goal in {"n": "<= 1.15", "d": "<= 3.15", "classes": "<= 1.15", "k": "<= 1.15"}.items():
-        for method, line in found[axis].items():
+        for method, line in costs[axis].items():
             (low, early, little), (high, late, much) = line[-2:]
             power = math.log(late / early) / math.log(high / low)
             sides = {

@@ -34,15 +34,15 @@ def rows(quick: bool, dim: int = 512, images: int = 10_000, classes: int = 7) ->
     torch.set_num_threads(1)
     z, g = embeddings(2000 if quick else images, dim, classes)
     zero_shot = seconds(lambda: [g.predict(image) for image in z.split(1)]) / len(z)
-    found = []
+    table = []
     for make in (LinearTCA, ConditionalTCA):
         default = seconds(lambda make=make: stream(make(g), z)) / len(z)
         eager = make(g, refresh=1).partial_fit(z[:-5])
         every = seconds(lambda eager=eager: stream(eager, z[-5:])) / 5
         sides = {"zero-shot": f"{1e3 * zero_shot:.3f} ms", "solving every time": f"{1e3 * every:.0f} ms"}
         what = f"{make.__name__}, batch size 1, {len(z):,} images, d = {dim}: ms for each image"
-        found.append(Row(what, 1e3 * default, "<= 1", sides))
-    return found
+        table.append(Row(what, 1e3 * default, "<= 1", sides))
+    return table
 
 
 def main() -> None:

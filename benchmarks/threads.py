@@ -17,7 +17,7 @@ def rows(quick: bool) -> list[Row]:
     threads = torch.get_num_threads()
     turns = 3 if quick else 9
     neighbours: list[subprocess.Popen[bytes]] = []
-    found = []
+    table = []
     try:
         torch.set_num_threads(2)
         for state in ("every core idle", "every core busy"):
@@ -25,13 +25,13 @@ def rows(quick: bool) -> list[Row]:
                 a = torch.randn(dim, dim, dtype=torch.float64)
                 sigma = a @ a.T
                 pairs = [(wall(lambda: torch.linalg.eigh(sigma)), wall(lambda: eigh(sigma))) for _ in range(turns)]  # noqa: B023
-                theirs, ours = (sorted(times)[turns // 2] for times in zip(*pairs, strict=True))
-                found.append(
+                torch_time, our_time = (sorted(times)[turns // 2] for times in zip(*pairs, strict=True))
+                table.append(
                     Row(
                         f"eigenvectors, d = {dim}, {state}: times faster than torch on two threads (median)",
-                        theirs / ours,
+                        torch_time / our_time,
                         "",
-                        {"torch": f"{1e3 * theirs:.0f} ms", "ours": f"{1e3 * ours:.0f} ms"},
+                        {"torch": f"{1e3 * torch_time:.0f} ms", "ours": f"{1e3 * our_time:.0f} ms"},
                     )
                 )
             if not neighbours:
@@ -42,4 +42,4 @@ def rows(quick: bool) -> list[Row]:
         for neighbour in neighbours:
             neighbour.kill()
             neighbour.wait()
-    return found
+    return table

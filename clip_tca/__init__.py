@@ -19,24 +19,11 @@ if TYPE_CHECKING:
     from clip_tca.adapters.linear import LinearTCA
     from clip_tca.adapters.mlp import MLPTCA
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+    from clip_tca.datasets.embedding_set import load_embeddings
     from clip_tca.evaluation.runner import evaluate
     from clip_tca.methods.base import Method, Task
     from clip_tca.methods.registry import register
     from clip_tca.results.rendering import render
-
-__all__ = [
-    "MLPTCA",
-    "ConditionalTCA",
-    "LinearClassifier",
-    "LinearTCA",
-    "Method",
-    "Task",
-    "ZeroShotClassifier",
-    "__version__",
-    "evaluate",
-    "register",
-    "render",
-]
 
 _HOMES = {
     "ConditionalTCA": "clip_tca.adapters.conditional",
@@ -47,9 +34,14 @@ _HOMES = {
     "Task": "clip_tca.methods.base",
     "ZeroShotClassifier": "clip_tca.classifier",
     "evaluate": "clip_tca.evaluation.runner",
+    "load_embeddings": "clip_tca.datasets.embedding_set",
     "register": "clip_tca.methods.registry",
     "render": "clip_tca.results.rendering",
 }
+__all__ = [
+    "MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "Method", "Task", "ZeroShotClassifier", "__version__",
+    "evaluate", "load_embeddings", "register", "render",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -48,7 +48,7 @@ def read(path: Path) -> list[EvaluationRecord]:
         versions = [record["schema_version"] for record in records]
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: not a record of clip-tca eval ({error})") from None
-    if other := [version for version in versions if version != SCHEMA_VERSION]:
+    if other := [str(version)[:40] for version in versions if version != SCHEMA_VERSION]:
         raise ValueError(f"{path}: schema {other[0]}, this version of clip-tca reads {SCHEMA_VERSION}; evaluate again")
     if not records:
         raise ValueError(f"{path}: holds no record")

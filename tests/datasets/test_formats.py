@@ -16,7 +16,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from clip_tca.datasets.formats import registry
-from clip_tca.datasets.formats.base import Block, Result, Target
+from clip_tca.datasets.formats.base import ROWS, VALUES, Block, Result, Target, block_rows
 from clip_tca.datasets.formats.columns import regrouped
 from clip_tca.datasets.formats.npy import NpyWriter
 from clip_tca.datasets.formats.npz import NpzSink
@@ -229,3 +229,9 @@ def test_pyarrow_is_imported_only_for_a_table(tmp_path):
     code = "import sys; from pathlib import Path; from clip_tca.datasets.formats.registry import open_shard; "
     code += "open_shard(Path(sys.argv[1])); sys.exit('pyarrow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code, tmp_path / "a.npy"], check=True)
+
+
+def test_blocks_of_long_rows_take_bounded_memory():
+    assert block_rows(512) == block_rows(2048) == ROWS
+    assert block_rows(40_000) * 40_000 <= VALUES
+    assert block_rows(2 * VALUES) == 1

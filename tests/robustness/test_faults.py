@@ -1,6 +1,7 @@
 """What machines and people do to a run: it ends with one clear line or the right result, and nothing is half there.
 
-``benchmarks/faults.py`` kills runs at random moments; here is everything else. Commands run in forks of this process.
+``python -m tests.robustness.kills`` kills runs at random moments; here is everything else. Commands run in forks of
+this process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ import pytest
 import torch
 from PIL import Image
 
-from benchmarks import killing
 from clip_tca.bulk import job
 from clip_tca.bulk.staging import RECORD, Staging
 from clip_tca.cli import main
@@ -248,10 +248,10 @@ def test_embeddings_cut_short_during_the_run(name, inputs, tmp_path, monkeypatch
     shutil.copy(inputs / name, tmp_path / name)
     fit = job.Job._fit
 
-    def cut(self, mine):
-        found = fit(self, mine)
+    def cut(self, *arguments):
+        result = fit(self, *arguments)
         os.truncate(tmp_path / name, (tmp_path / name).stat().st_size // 2)
-        return found
+        return result
 
     monkeypatch.setattr(job.Job, "_fit", cut)
     shutil.copy(inputs / "text.npy", tmp_path)
@@ -377,11 +377,11 @@ def test_two_runs_with_one_output_are_one_whole_file(tmp_path):
     arguments = ["eval", "--dataset", "synthetic", "--method", "zero-shot", "-o", str(tmp_path / "a.json")]
     context = multiprocessing.get_context("fork")
     runs = [context.Process(target=lambda: sys.exit(main(arguments))) for _ in range(3)]
-    for one in runs:
-        one.start()
-    for one in runs:
-        one.join()
-    assert [one.exitcode for one in runs] == [0] * 3
+    for process in runs:
+        process.start()
+    for process in runs:
+        process.join()
+    assert [process.exitcode for process in runs] == [0] * 3
     assert json.loads((tmp_path / "a.json").read_text())["dataset"] == "synthetic"
     assert listing(tmp_path) == ["a.json"]
 
@@ -467,9 +467,9 @@ def test_an_ascii_locale_gives_the_same_record(tmp_path):
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, **ascii_only})
     assert (done.returncode, done.stderr) == (0, b"")
-    one, two = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "é.json"))
-    assert one["data"]["classes"] == two["data"]["classes"] == ["Hündin", "kätzchen 猫"]
-    assert one["rows"] == two["rows"]
+    utf8, ascii_record = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "é.json"))
+    assert utf8["data"]["classes"] == ascii_record["data"]["classes"] == ["Hündin", "kätzchen 猫"]
+    assert utf8["rows"] == ascii_record["rows"]
 
 
 def test_names_that_are_not_unicode(tmp_path):
@@ -509,17 +509,3 @@ def test_an_output_that_is_a_link_stays_one(inputs, tmp_path):
     assert (tmp_path / "folder").is_symlink()
     assert listing(tmp_path / "real") == ["a.npy", "a.npy.json", "folder", f"folder/{RECORD}", "folder/z.npz"]
     run(adapt(inputs, "z.npy", tmp_path / "a.npy")).failed("exists")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="runs are killed in forks")
-def test_a_run_that_hangs_is_ended_though_one_of_its_processes_has_ended_itself(monkeypatch):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    hanging = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    monkeypatch.setattr(killing, "PATIENCE", 0.05)
-    monkeypatch.setattr(killing, "family", lambda pid: [gone.pid, pid])
-    try:
-        assert killing.finish(hanging.pid) == killing.HANGS
-    finally:
-        hanging.kill()
-        hanging.wait()

@@ -1,12 +1,14 @@
-"""Damaged input is a result or one clear line: a short run of every target of benchmarks/fuzz.py, and what it found."""
+"""Damaged input is a result or one clear line: a short run of every fuzzing target, and tests of what fuzzing found."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
+import time
 import zipfile
 
 import numpy as np
@@ -14,23 +16,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import strategies as st
+from hypothesis.database import DirectoryBasedExampleDatabase
 from safetensors.torch import load_file, save_file
 
-from benchmarks import fuzz
-from benchmarks.fuzz import run
-from benchmarks.fuzzing import TARGETS
 from clip_tca import LinearTCA
-from clip_tca.bulk.class_texts import read_texts
-from clip_tca.bulk.reading import checked_blocks
-from clip_tca.bulk.shards import open_embeddings
 from clip_tca.cli import main
-from clip_tca.cli.adapt import read_labels
 from clip_tca.datasets.embedding_set import load_embeddings
-from clip_tca.datasets.formats.base import LARGEST, ROWS, VALUES, block_rows
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.store import Entry, Store
 from clip_tca.encoding.torchscript import is_torchscript, read_torchscript
 from clip_tca.results.record import read
+from tests.robustness import fuzz
+from tests.robustness.fuzz import run
+from tests.robustness.fuzzing import TARGETS
+from tests.robustness.fuzzing.target import Target
 
 fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the fuzzer needs fork")
 
@@ -41,17 +41,32 @@ def test_every_kind_of_input_survives_a_short_fuzz(target):
     cases = 20 if target.name in ("commands", "embedding set") else 50
     tally = run(target, cases, seed=11, chunk=cases)
     assert tally.findings == {}
-    assert tally.refused + tally.accepted == cases
+    assert tally.cases == cases
     assert tally.refused > 0
 
 
 @pytest.mark.parametrize("only", [[], ["--only", TARGETS[0].name, "--only", TARGETS[1].name]])
-def test_one_case_is_of_one_target(only, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["fuzz.py", "--case", "3", *only])
+def test_one_chunk_is_of_one_target(only, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fuzz", "--chunk", "3", *only])
     with pytest.raises(SystemExit) as stop:
         fuzz.main()
     assert stop.value.code == 2
     assert "name it by --only NAME" in capsys.readouterr().err
+
+
+def reader(read) -> Target:
+    """A target that gives integers to ``read``."""
+
+    class Numbers(Target):
+        name = "numbers"
+
+        def cases(self):
+            return st.integers(0, 1000)
+
+        def run(self, case, folder):
+            return read(case)
+
+    return Numbers()
 
 
 @fork
@@ -59,7 +74,7 @@ def test_one_case_is_of_one_target(only, monkeypatch, capsys):
     ("wrong", "reason"),
     [
         (lambda: {}["x"], "KeyError"),
-        (lambda: (_ for _ in ()).throw(ValueError("")), "says nothing"),
+        (lambda: (_ for _ in ()).throw(ValueError("")), "empty message"),
         (lambda: (_ for _ in ()).throw(ValueError("wrong")), "does not name the file"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "crash: signal 9"),
         (lambda: np.ones(1 << 26).sum(), "took more than 400 MB"),
@@ -68,17 +83,34 @@ def test_one_case_is_of_one_target(only, monkeypatch, capsys):
 )
 def test_the_fuzzer_sees_what_is_wrong(wrong, reason):
     """Otherwise a table without findings says nothing."""
-
-    class Bad(type(TARGETS[0])):
-        name, seeds, names = "bad", (), ("case",)
-
-        def run(self, rng, folder):
-            return None if rng.random() < 0.5 else wrong()
-
-    tally = run(Bad(), 5)
+    tally = run(reader(lambda case: wrong() if case > 30 else None), 6)
     assert tally.accepted > 0
-    assert tally.found == 5 - tally.accepted
-    assert all(reason in kind for kind in tally.findings)
+    assert len(tally.findings) == 1
+    assert reason in next(iter(tally.findings))
+
+
+@fork
+def test_the_fuzzer_sees_a_case_that_hangs(monkeypatch):
+    monkeypatch.setattr(fuzz, "SECONDS", 1)
+    assert list(run(reader(lambda case: time.sleep(60 * (case > 30))), 3).findings) == ["took more than 1 s"]
+
+
+@fork
+def test_a_finding_is_shrunk_and_comes_first_in_the_next_run(tmp_path):
+    database = DirectoryBasedExampleDatabase(tmp_path)
+    target = reader(lambda case: {}[case] if case > 30 else None)
+    assert ["case=31," in case for _, case in run(target, 50, database=database).findings.values()] == [True]
+    assert run(target, 1, seed=5, database=database).findings.keys() == {"KeyError at ?: '31'"}
+
+
+@fork
+def test_the_same_seed_gives_the_same_cases(tmp_path):
+    def cases(name: str, seed: int) -> str:
+        with (tmp_path / name).open("a") as file:
+            run(reader(lambda case: print(case, file=file, flush=True)), 20, seed)
+        return (tmp_path / name).read_text()
+
+    assert cases("a", 1) == cases("b", 1) != cases("c", 2)
 
 
 # -- what it found -----------------------------------------------------------------------------------------------------
@@ -89,66 +121,91 @@ def npy(shape: str, kind: str = "<f4") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(48)
 
 
+@pytest.fixture
+def adapt(tmp_path, capsys):
+    """``clip-tca adapt`` on a file in ``tmp_path``: its exit code and what it says."""
+
+    def run_adapt(name: str, *options: object, dim: int = 6) -> tuple[int, str]:
+        np.save(tmp_path / "text.npy", np.random.default_rng(1).standard_normal((3, dim)).astype(np.float32))
+        words = ["adapt", tmp_path / name, "--text", tmp_path / "text.npy", "--drop-bad-rows", "--overwrite", *options]
+        code = main([*map(str, words), "-o", str(tmp_path / "out" / name)])
+        return code, capsys.readouterr().err.removeprefix("clip-tca: ").removeprefix(str(tmp_path))
+
+    (tmp_path / "out").mkdir()
+    return run_adapt
+
+
 @pytest.mark.parametrize("shape", ["(-1, -4)", "(9223372036854775807, -1)", "(2, 6", "(2, 6)) + (", f"(1, {1 << 40})"])
-def test_a_header_that_is_not_so_is_refused(shape, tmp_path):
+def test_a_header_that_is_not_so_is_refused(shape, adapt, tmp_path):
     for name in ("a.npy", "a.npz"):
         if name == "a.npy":
             (tmp_path / name).write_bytes(npy(shape))
         else:
             with zipfile.ZipFile(tmp_path / name, "w") as archive:
                 archive.writestr("embeddings.npy", npy(shape))
-        with pytest.raises(ValueError, match=f"{name}: "):
-            list(checked_blocks(source := open_embeddings(str(tmp_path / name)), source.units(), drop_bad=True))
+        code, message = adapt(name)
+        assert code == 1
+        assert f"{name}: " in message
 
 
-def test_a_damaged_archive_is_refused_in_a_short_line(tmp_path):
+def test_a_damaged_archive_is_refused_in_a_short_line(adapt, tmp_path):
     np.savez_compressed(tmp_path / "a.npz", vectors=np.random.default_rng(0).standard_normal((50, 6)))
     whole = (tmp_path / "a.npz").read_bytes()
+    codes = set()
     for place in range(30, 400, 7):
         (tmp_path / "a.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :])
-        told = ""
-        try:
-            list(checked_blocks(source := open_embeddings(str(tmp_path / "a.npz")), source.units(), drop_bad=True))
-        except ValueError as error:
-            told = str(error).removeprefix(str(tmp_path))
-        assert len(told) < 300
+        code, message = adapt("a.npz", "--column", "vectors")
+        codes.add(code)
+        assert len(message.splitlines()) == code
+        assert len(message) < 300
+    assert 1 in codes
 
 
-def test_labels_that_are_no_array_are_refused(tmp_path):
+def test_labels_that_are_no_array_are_refused(adapt, tmp_path):
+    np.save(tmp_path / "z.npy", np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32))
     (tmp_path / "a.npy").write_bytes(npy("(2, 6"))
     np.savez(tmp_path / "b.npz", labels=np.arange(3))
     (tmp_path / "b.npz").rename(tmp_path / "b.npy")
     for name in ("a.npy", "b.npy"):
-        with pytest.raises(ValueError, match="labels: "):
-            read_labels(tmp_path / name, 3)
+        code, message = adapt("z.npy", "--labels", tmp_path / name)
+        assert code == 1
+        assert message.startswith("labels: ")
 
 
 def test_class_texts_in_the_other_byte_order_are_read(tmp_path):
-    text = np.random.default_rng(0).standard_normal((4, 6))
-    np.save(tmp_path / "a.npy", text.astype(">f4"))
-    np.save(tmp_path / "b.npy", text.astype("<f4"))
-    big, little = (read_texts(tmp_path / name, None, None, "cpu").classifier for name in ("a.npy", "b.npy"))
-    assert torch.equal(big.text, little.text)
+    rng = np.random.default_rng(0)
+    text, outputs = rng.standard_normal((4, 6)), []
+    np.save(tmp_path / "z.npy", rng.standard_normal((50, 6)).astype(np.float32))
+    for order in "<>":
+        np.save(tmp_path / "text.npy", text.astype(f"{order}f4"))
+        words = [
+            "adapt",
+            tmp_path / "z.npy",
+            "--text",
+            tmp_path / "text.npy",
+            "-o",
+            tmp_path / "out.npy",
+            "--overwrite",
+        ]
+        assert main(list(map(str, words))) == 0
+        outputs.append(np.load(tmp_path / "out.npy"))
+    assert np.array_equal(*outputs)
 
 
-def test_a_few_bytes_of_parquet_do_not_become_gigabytes(tmp_path):
+def test_a_few_bytes_of_parquet_do_not_become_gigabytes(adapt, tmp_path):
     """A run of one number takes no room in a file: 626 bytes once took 4 GB and a minute."""
     zeros = pa.array(np.zeros(1 << 24, np.float32))
     pq.write_table(pa.table({"embedding": pa.ListArray.from_arrays([0, len(zeros)], zeros)}), tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
+    adapt("nowhere.parquet")  # the imports
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ValueError, match=rf"a\.parquet: .*at most {LARGEST}"):
-        open_embeddings(str(tmp_path / "a.parquet"))
+    code, message = adapt("a.parquet")
+    assert code == 1
+    assert re.search(r"a\.parquet: .*at most \d+", message)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
-def test_blocks_of_long_rows_are_short():
-    assert block_rows(512) == block_rows(2048) == ROWS
-    assert block_rows(40_000) * 40_000 <= VALUES
-    assert block_rows(2 * VALUES) == 1
-
-
-def test_offsets_beyond_the_end_of_an_arrow_file_are_not_followed(tmp_path):
+def test_offsets_beyond_the_end_of_an_arrow_file_are_not_followed(adapt, tmp_path):
     lists = pa.ListArray.from_arrays(pa.array([0, 3, 6], pa.int32()), pa.array(np.ones(6, np.float32)))
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, pa.schema({"e": lists.type})) as out:
         out.write(pa.record_batch({"e": lists}))
@@ -156,17 +213,19 @@ def test_offsets_beyond_the_end_of_an_arrow_file_are_not_followed(tmp_path):
     offsets = np.array([0, 3, 6], "<i4").tobytes()
     assert data.count(offsets) == 1
     (tmp_path / "a.arrow").write_bytes(data.replace(offsets, np.array([0, 3, 60_000_000], "<i4").tobytes()))
-    with pytest.raises(ValueError, match=r"a\.arrow: truncated or damaged"):
-        list(checked_blocks(source := open_embeddings(str(tmp_path / "a.arrow")), source.units(), drop_bad=True))
+    code, message = adapt("a.arrow", dim=3)
+    assert code == 1
+    assert message.startswith("/a.arrow: truncated or damaged")
 
 
-def test_columns_of_one_name_are_refused(tmp_path):
+def test_columns_of_one_name_are_refused(adapt, tmp_path):
     lists = pa.array([[1.0, 2.0]], pa.list_(pa.float32()))
     table = pa.table([lists, lists], names=["e", "e"])
     with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
         out.write_table(table)
-    with pytest.raises(ValueError, match=r"a\.arrow: two columns have the same name"):
-        open_embeddings(str(tmp_path / "a.arrow"))
+    code, message = adapt("a.arrow", dim=2)
+    assert code == 1
+    assert message.startswith("/a.arrow: two columns have the same name")
 
 
 @pytest.mark.parametrize(
@@ -217,6 +276,13 @@ def test_a_record_with_an_odd_row_is_refused(key, value, tmp_path):
         read(tmp_path / "a.json")
 
 
+@pytest.mark.parametrize("version", [2, "x" * 9999, {"rows": [0] * 9999}])
+def test_a_record_of_another_schema_is_refused_in_a_short_line(version, tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"schema_version": version}))
+    with pytest.raises(ValueError, match=r"a\.json: schema .{1,40}, this version of clip-tca reads 1; evaluate again"):
+        read(tmp_path / "a.json")
+
+
 @pytest.mark.parametrize("images", [10**30, 1e400, "5", None, -1])
 def test_an_odd_entry_of_the_store_is_listed_all_the_same(images, tmp_path, monkeypatch, capsys):
     (tmp_path / "embeddings" / ("0" * 32)).mkdir(parents=True)
@@ -237,10 +303,12 @@ def test_an_error_is_one_line_whatever_stands_in_it(tmp_path, capsys):
 def test_a_torchscript_archive_is_read_like_torch_reads_it_and_nothing_in_it_is_run(tmp_path):
     layer = torch.nn.Sequential(torch.nn.Linear(6, 4).half(), torch.nn.BatchNorm1d(4)).eval()
     torch.jit.script(layer).save(str(path := tmp_path / "a.pt"))
-    wanted, found = torch.jit.load(str(path)).state_dict(), read_torchscript(path)
+    expected, tensors = torch.jit.load(str(path)).state_dict(), read_torchscript(path)
     assert is_torchscript(path)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) and found[name].dtype == wanted[name].dtype for name in wanted)
+    assert tensors.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(tensors[name], tensor)
+        assert tensors[name].dtype == tensor.dtype
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     evil = f"cbuiltins\nopen\n(V{tmp_path / 'evil'}\nVw\ntR.".encode()

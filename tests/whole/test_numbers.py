@@ -1,7 +1,7 @@
 """The same run gives the same predictions, whatever the number of threads and the order of the images.
 
-Sums are then taken in another order, so the last bits of the logits may differ: by how much is in benchmarks/README.md
-(Numbers). A prediction could change only where two classes are closer than that.
+Sums are then taken in another order, so the last bits of the logits may differ: by how much is in
+tests/robustness/README.md (Reproducibility). A prediction could change only where two classes are closer than that.
 """
 
 from __future__ import annotations

@@ -1,47 +1,99 @@
-"""A wheel carries prompts/ and eval/, and the resolver finds them there and in a checkout."""
+"""The wheel carries what the program reads and nothing else, and the resolver finds it there and in a checkout."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import clip_tca
-from clip_tca.core.resources import FOLDERS, resource
+from clip_tca.core.resources import resource
 from tests.conftest import ROOT
+
+RESOURCES = ("prompts/**/*.txt", "eval/recipes/*.toml", "eval/reported/*.json", "eval/demo/model.safetensors",
+             "eval/demo/open_clip_config.json")  # fmt: skip
+"""What ``clip_tca.core.resources.resource`` is asked for."""
+
+CODE = (".py", ".css", ".js", ".typed")
+
+
+def files(*patterns: str) -> set[str]:
+    """Files of the repository, without what Python compiles."""
+    paths = [path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()]
+    return {path.relative_to(ROOT).as_posix() for path in paths if "__pycache__" not in path.parts}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    target = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", target, ROOT]
-    subprocess.run(command, check=True)
-    return next(target.glob("clip_tca-*.whl"))
+def built(tmp_path_factory) -> Path:
+    """A folder with the wheel and the source distribution."""
+    target = tmp_path_factory.mktemp("built")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", target, "-t", "wheel", "-t", "sdist"]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    return target
 
 
-def test_the_wheel_holds_every_file_that_people_may_edit(wheel):
-    inside = set(zipfile.ZipFile(wheel).namelist())
-    for folder in FOLDERS:
-        files = [p for p in (ROOT / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
-        assert files
-        assert {f"clip_tca/_resources/{p.relative_to(ROOT).as_posix()}" for p in files} <= inside
-    assert {"clip_tca/py.typed", "clip_tca/report/page.css", "clip_tca/report/page.js"} <= inside
+@pytest.fixture(scope="module")
+def wheel(built) -> Path:
+    return next(built.glob("clip_tca-*.whl"))
 
 
-def test_an_installed_wheel_reads_its_own_prompts(wheel, tmp_path):
-    zipfile.ZipFile(wheel).extractall(tmp_path)
-    code = (
-        "from clip_tca.core.resources import resource as r; p = r('prompts/watt.txt'); print(p); print(p.read_text())"
-    )
+def test_the_wheel_holds_the_package_and_its_resources_and_nothing_else(wheel):
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    code, resources = files("clip_tca/**/*"), files(*RESOURCES)
+    assert {Path(name).suffix for name in code} == set(CODE)
+    assert len(resources) >= 10
+    assert inside == code | {f"clip_tca/_resources/{name}" for name in resources}
+
+
+def test_the_source_distribution_holds_no_more_than_the_repository(built):
+    with tarfile.open(next(built.glob("clip_tca-*.tar.gz"))) as archive:
+        inside = {name.split("/", 1)[1] for name in archive.getnames()}
+    assert {name.split("/")[0] for name in inside} <= {
+        "clip_tca", "prompts", "eval", "examples", "tests", "docs", "benchmarks", "mkdocs.yml", "CHANGELOG.md",
+        "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md", "README.md", "LICENSE", "pyproject.toml", "PKG-INFO",
+        ".gitignore",
+    }  # fmt: skip
+    assert files("clip_tca/**/*", *RESOURCES, "tests/**/*.py", "README.md", "LICENSE") <= inside
+    assert not [name for name in inside if "__pycache__" in name or name.endswith(".pyc")]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """A folder with the content of the wheel, as an installation has it."""
+    folder = tmp_path_factory.mktemp("installed")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)  # noqa: S202 (our own)
+    return folder
+
+
+def test_an_installed_wheel_reads_its_own_resources(installed):
+    names = sorted(files(*RESOURCES))
+    code = f"from clip_tca.core.resources import resource\nfor name in {names}: print(resource(name))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env={"PYTHONPATH": "."}
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=installed, env={"PYTHONPATH": "."}
     )
-    path, text = done.stdout.split("\n", 1)
-    assert path.startswith(str(tmp_path.resolve()))
-    assert text.strip() == (ROOT / "prompts" / "watt.txt").read_text().strip()
+    for name, path in zip(names, map(Path, done.stdout.splitlines()), strict=True):
+        assert path.is_relative_to(installed.resolve())
+        assert path.read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_an_installed_wheel_evaluates_pictures_with_the_bundled_model(installed, tmp_path):
+    for number, name in enumerate(("dog", "house")):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (64, 64), (200 * number, 90, 9)).save(tmp_path / name / "0.png")
+    words = ["eval", "--dataset", "folder", "--data-dir", tmp_path, "--model", "demo", "--method", "zero-shot"]
+    done = subprocess.run(
+        [sys.executable, "-m", "clip_tca", *words, "--workers", "0"],
+        capture_output=True, text=True, check=False, cwd=installed, env={**os.environ, "PYTHONPATH": "."},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "zero-shot" in done.stdout
 
 
 def test_watt_has_its_eight_templates_and_each_takes_a_name():

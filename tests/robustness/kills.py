@@ -1,17 +1,17 @@
-"""Runs that are killed and started again: is the result that of an undisturbed run, and is nothing left lying about?
+"""Runs that are killed and started again: the result is that of an undisturbed run, and no file is left over.
 
-    python benchmarks/faults.py [--kills 200] [--seed 0] [--no-steps]
+    python -m tests.robustness.kills [--kills 200] [--seed 0] [--no-steps] [--only TEXT]
 
 Every case has a store and an output folder of its own. A command is killed (``kill -9``) at a random moment, half of
-the times with its worker processes and half without them; then the same command runs to its end. Looked at are: after
-the kill, that nothing half-written has a final name; after the second run, that every file is the one of an undisturbed
-run, and that there are no others. JSON is compared without ``cost``, ``.safetensors`` by header and values because its
-library writes the header in any order, all else byte by byte. Then every command is killed once before each of its file
-operations (``--no-steps`` leaves that out), where a random moment rarely strikes.
+the times together with its worker processes; then the same command runs to its end. After the kill no half-written file
+may have a final name. After the second run every file must equal that of an undisturbed run, and there must be no
+others. JSON is compared without ``cost``, ``.safetensors`` by header and values because its library writes the header
+in any order, everything else byte by byte. Then every command is killed once before each of its file operations
+(``--no-steps`` skips that), which a random moment rarely hits.
 
 Commands run in forks of this process, which has the libraries imported; some in fresh processes, and ``adapt`` also
 under ``torchrun`` with two. What multiprocessing and torchrun leave in TMPDIR when they are killed (``pymp-…``,
-``torchelastic_…``) is shown apart. The table goes to standard output; the exit code is 1 if anything was wrong.
+``torchelastic_…``) is a column of its own. The table goes to standard output; the exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import torchvision  # noqa: F401
-from killing import Command, finish, kill_before, start, strike
 from PIL import Image
 from safetensors.torch import save_file
+
+from tests.robustness.killing import Command, finish, kill_before, start, strike
 
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
 PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", "demo", "--workers", "1"]
@@ -73,7 +74,7 @@ COMMANDS = [
 
 @dataclass
 class Row:
-    """What came of the kills of one command."""
+    """The result of the kills of one command."""
 
     kills: int = 0
     struck: int = 0
@@ -84,12 +85,12 @@ class Row:
 
     @property
     def wrong(self) -> bool:
-        """Whether anything was not as it must be."""
+        """Whether anything differed from an undisturbed run."""
         return bool(self.half or self.strays or self.identical < self.kills)
 
 
 def make_inputs(place: Path) -> None:
-    """Pictures of two domains and two classes, embeddings in every format, class texts; all small."""
+    """Small inputs: pictures of two domains and two classes, embeddings in every format, class texts."""
     rng = np.random.default_rng(0)
     for number in range(40):
         folder = place / "pictures" / ("day", "night")[number % 2] / ("cat", "dog")[number // 2 % 2]
@@ -114,59 +115,61 @@ def table(z: np.ndarray) -> pa.Table:
     return pa.table({"number": range(len(z)), "embedding": pa.FixedSizeListArray.from_arrays(z.ravel(), z.shape[1])})
 
 
-# -- looking -----------------------------------------------------------------------------------------------------------
+# -- checking ----------------------------------------------------------------------------------------------------------
 
 
-def content(path: Path) -> str:
+def digest(path: Path) -> str:
     """A hash of what must not differ between two runs."""
     if path.is_dir():
         return "folder"
-    whole = path.read_bytes()
+    data = path.read_bytes()
     with contextlib.suppress(ValueError, OSError):
         if path.suffix == ".json":
-            record = json.loads(whole)
+            record = json.loads(data)
             record.pop("cost", None)
-            whole = json.dumps(record, sort_keys=True).encode()
+            data = json.dumps(record, sort_keys=True).encode()
         if path.suffix == ".safetensors":
-            size = int.from_bytes(whole[:8], "little")
-            whole = json.dumps(json.loads(whole[8 : 8 + size]), sort_keys=True).encode() + whole[8 + size :]
-    return hashlib.sha256(whole).hexdigest()
+            size = int.from_bytes(data[:8], "little")
+            data = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True).encode() + data[8 + size :]
+    return hashlib.sha256(data).hexdigest()
 
 
 def snapshot(case: Path) -> dict[str, str]:
-    """Every file and folder of a case but the temporary ones, hidden or not."""
-    found = {str(path.relative_to(case)): path for path in case.rglob("*")}
-    return {name: content(path) for name, path in found.items() if name != "tmp" and not name.startswith("tmp/")}
+    """Digests of all files and folders of a case, hidden ones too, except those in its TMPDIR."""
+    paths = {str(path.relative_to(case)): path for path in case.rglob("*")}
+    return {name: digest(path) for name, path in paths.items() if name != "tmp" and not name.startswith("tmp/")}
 
 
-def half_written(case: Path, wanted: dict[str, str], before: dict[str, str]) -> list[str]:
+def half_written(case: Path, expected: dict[str, str], before: dict[str, str]) -> list[str]:
     """Files under final names that are neither the old nor the new ones."""
-    there = {name: mark for name, mark in snapshot(case).items() if ".part" not in name}
-    return [name for name, mark in there.items() if mark not in (wanted.get(name), before.get(name), "folder")]
+    final = {name: mark for name, mark in snapshot(case).items() if ".part" not in name}
+    return [name for name, mark in final.items() if mark not in (expected.get(name), before.get(name), "folder")]
 
 
-def again(command: Command, case: Path, expected: dict[str, str], before: dict[str, str], row: Row, what: str) -> None:
-    """After the kill: look, run once more, look again."""
+def run_again(
+    command: Command, case: Path, expected: dict[str, str], before: dict[str, str], row: Row, what: str
+) -> None:
+    """After the kill: check the files, run once more, check again."""
     row.kills += 1
     half = half_written(case, expected, before)
     row.half += bool(half)
     code = finish(start(command, case))
-    said = (case.parent / "log").read_text(encoding="utf-8", errors="replace").strip()
-    found = snapshot(case)
-    strays = sorted(set(found) - set(expected))
-    same = {name: found.get(name) for name in expected} == expected and (code == 0 or "exists; choose" in said)
+    log = (case.parent / "log").read_text(encoding="utf-8", errors="replace").strip()
+    files = snapshot(case)
+    strays = sorted(set(files) - set(expected))
+    same = {name: files.get(name) for name in expected} == expected and (code == 0 or "exists; choose" in log)
     row.identical += same
     row.strays.update(strays)
     row.temporary.update(re.split("[-_]", path.name)[0] for path in (case / "tmp").iterdir())
     if half or strays or not same:
-        different = [name for name in expected if found.get(name) != expected[name]]
-        found_out = f"half {half}, different {different}, strays {strays[:4]}, exit {code}: {said[-200:]}"
-        print(f"{command.name}, {what}: {found_out}", file=sys.stderr, flush=True)
+        different = [name for name in expected if files.get(name) != expected[name]]
+        result = f"half {half}, different {different}, strays {strays[:4]}, exit {code}: {log[-200:]}"
+        print(f"{command.name}, {what}: {result}", file=sys.stderr, flush=True)
     shutil.rmtree(case)
 
 
 def prepare(command: Command, root: Path, ready: dict[str, Path]) -> tuple[Path, dict[str, str]]:
-    """A case at its beginning, with the earlier output if there is to be one."""
+    """A case before its run, with an earlier output if the command needs one."""
     case = root / "case"
     if command.before is None:
         case.mkdir()
@@ -210,23 +213,23 @@ def measure(command: Command, root: Path, kills: int, steps: bool, rng: random.R
         time.sleep(moment)
         strike(pid, command, alone, rng)
         at_random.struck += finish(pid) != 0
-        again(command, case, expected, before, at_random, f"at {moment:.3f} of {seconds:.3f} s")
+        run_again(command, case, expected, before, at_random, f"at {moment:.3f} of {seconds:.3f} s")
     for step in range(operations if steps else 0):
         case, before = prepare(command, root, ready)
         at_steps.struck += finish(start(command, case, kill_before(step, root / "count"))) != 0
-        again(command, case, expected, before, at_steps, f"before file operation {step}")
+        run_again(command, case, expected, before, at_steps, f"before file operation {step}")
     shutil.rmtree(root / "ready", ignore_errors=True)
     return [(f"{command.name} ({seconds:.1f} s)", at_random), ("  before each file operation", at_steps)]
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print the table; 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="at random moments, over all commands")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--no-steps", action="store_true", help="leave out the kills before every file operation")
+    parser.add_argument("--no-steps", action="store_true", help="skip the kills before every file operation")
     parser.add_argument("--only", default="", metavar="TEXT", help="only commands whose names contain TEXT")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     rng = random.Random(options.seed)  # noqa: S311
     torch.set_num_threads(1)
     rows: list[tuple[str, Row]] = []
@@ -234,11 +237,13 @@ def main() -> int:
         root = Path(scratch)
         (root / "inputs").mkdir()
         make_inputs(root / "inputs")
-        record = Command("record", ["eval", *PICTURES, "--examples", "1", "-o", "../inputs/record.json"], 0)
-        if finish(start(record, root / "first")):
-            raise SystemExit((root / "log").read_text(encoding="utf-8"))
-        shutil.rmtree(root / "first")
-        for command in (one for one in COMMANDS if options.only in one.name):
+        chosen = [command for command in COMMANDS if options.only in command.name]
+        if any("../inputs/record.json" in command.arguments for command in chosen):
+            record = Command("record", ["eval", *PICTURES, "--examples", "1", "-o", "../inputs/record.json"], 0)
+            if finish(start(record, root / "first")):
+                raise SystemExit((root / "log").read_text(encoding="utf-8"))
+            shutil.rmtree(root / "first")
+        for command in chosen:
             rows += measure(command, root, -(-options.kills * command.share // 100), not options.no_steps, rng)
             show(rows[-2:])
     total = Row()
@@ -255,7 +260,7 @@ def main() -> int:
 
 def show(rows: list[tuple[str, Row]]) -> None:
     """Lines of the table."""
-    for name, row in (one for one in rows if one[1].kills):
+    for name, row in ((name, row) for name, row in rows if row.kills):
         left = ", ".join(sorted(row.temporary)) or "-"
         print(
             f"{name:36} kills {row.kills:4}  struck {row.struck:4}  half-written {row.half}  "

@@ -30,33 +30,37 @@ class Command:
     arguments: list[str]
     share: int
     how: str = "fork"
-    before: list[str] | None = None  # a command whose output is there already
+    before: list[str] | None = None  # a command whose output exists already
 
     @property
     def words(self) -> list[str]:
-        """What a shell would be given."""
-        several = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port()), "-m"]
-        return [sys.executable, "-m", *(several if self.how == "torchrun" else []), "clip_tca", *self.arguments]
+        """The words of the command line."""
+        launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port()), "-m"]
+        return [sys.executable, "-m", *(launcher if self.how == "torchrun" else []), "clip_tca", *self.arguments]
 
 
 def port() -> int:
-    """A free one."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A free port of this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def start(command: Command, case: Path, hook: Callable[[], None] | None = None) -> int:
-    """Start a command in a session of its own; its process."""
+    """Start a command in a session of its own; its process id."""
     (case / "tmp").mkdir(parents=True, exist_ok=True)
     (case / "out").mkdir(exist_ok=True)
     environment = {"CLIP_TCA_CACHE": str(case / "store"), "TMPDIR": str(case / "tmp")}
     log = case.parent / "log"
     if command.how != "fork":
         with log.open("wb") as file:
-            everything = {**os.environ, **environment}
-            return subprocess.Popen(  # noqa: S603
-                command.words, cwd=case, env=everything, stdout=file, stderr=file, start_new_session=True
+            return subprocess.Popen(
+                command.words,
+                cwd=case,
+                env={**os.environ, **environment},
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
             ).pid
     if pid := os.fork():
         return pid
@@ -93,15 +97,15 @@ def finish(pid: int) -> int:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it has started."""
+    """A process and its descendants."""
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-        return [pid, *(one for child in children for one in family(int(child)))]
+        return [pid, *(member for child in children for member in family(int(child)))]
     return [pid]
 
 
 def strike(pid: int, command: Command, alone: bool, rng: random.Random) -> None:
-    """Kill a run with all that it has started; ``alone`` only its own process (under torchrun, one of them)."""
+    """Kill a run with its descendants; ``alone``: only its own process (under torchrun, one of them)."""
     members = family(pid)
     if alone:
         members = [rng.choice(members[1:] or members)] if command.how == "torchrun" else [pid]
@@ -109,7 +113,7 @@ def strike(pid: int, command: Command, alone: bool, rng: random.Random) -> None:
 
 
 def kill(members: list[int]) -> None:
-    """End processes, those that have ended meanwhile excepted."""
+    """Kill processes; those that have ended meanwhile are no error."""
     for member in members:
         with contextlib.suppress(ProcessLookupError):
             os.kill(member, signal.SIGKILL)

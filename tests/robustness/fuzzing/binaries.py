@@ -1,22 +1,21 @@
-"""Pictures, weights, and the shards of our store."""
+"""Pictures, weights, and the shards of the embedding store."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
-import random
 import warnings
-from argparse import Namespace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
-from benchmarks.fuzzing.mutations import JUNK, damaged
-from benchmarks.fuzzing.target import Target, Unclear, made
+from tests.robustness.fuzzing.damage import damaged, values
+from tests.robustness.fuzzing.target import Target, Unclear, command, content
 
 Z = np.random.default_rng(0).standard_normal((53, 6)).astype(np.float32)
 
@@ -33,7 +32,7 @@ class Images(Target):
 
         noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (33, 40, 3), dtype=np.uint8))
         deep = Image.fromarray(np.random.default_rng(1).integers(0, 65536, (20, 20)).astype(np.uint16))
-        ways: list[tuple[Any, str, dict[str, Any]]] = [
+        variants: list[tuple[Any, str, dict[str, Any]]] = [
             (noise, "JPEG", {}), (noise, "JPEG", {"progressive": True}), (noise.convert("CMYK"), "JPEG", {}),
             (noise.convert("L"), "JPEG", {}), (noise, "PNG", {}), (noise.convert("RGBA"), "PNG", {}), (deep, "PNG", {}),
             (noise.convert("P"), "PNG", {"transparency": 3}), (noise.convert("1"), "PNG", {}), (noise, "WEBP", {}),
@@ -44,22 +43,24 @@ class Images(Target):
             (noise.convert("P"), "GIF", {"save_all": True, "append_images": [noise.rotate(90), noise.rotate(180)]}),
             (noise, "PPM", {}), (deep, "PPM", {}),
         ]  # fmt: skip
-        found = []
-        for image, form, options in ways:
+        contents = []
+        for image, form, options in variants:
             file = io.BytesIO()
             image.save(file, form, **options)
-            found.append(file.getvalue())
-        return found
+            contents.append(file.getvalue())
+        return contents
 
-    def run(self, rng: random.Random, folder: Path) -> bool | None:
+    def cases(self) -> SearchStrategy[Any]:
+        return st.tuples(damaged(self.seeds), st.booleans())
+
+    def run(self, case: Any, folder: Path) -> bool | None:
         """What can be decoded is RGB of a sane size; what can't is refused with a reason."""
         from clip_tca.datasets.pictures import MAX_PIXELS, decode, fault, mark
 
-        data = damaged(rng.choice(self.seeds), rng, self.seeds)
-        source: Any = data
-        if rng.random() < 0.2:
+        source, in_file = case
+        if in_file:
+            (folder / "case.img").write_bytes(source)
             source = folder / "case.img"
-            source.write_bytes(data)
         reason = fault(source)
         mark(source)
         if reason is not None and (not reason.strip() or "\n" in reason):
@@ -83,50 +84,67 @@ class Weights(Target):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             layer = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4)).eval()
-            return [made(lambda path: torch.jit.trace(layer, torch.zeros(2, 6)).save(str(path)), ".pt")]
+            return [content(lambda path: torch.jit.trace(layer, torch.zeros(2, 6)).save(str(path)), ".pt")]
 
-    def run(self, rng: random.Random, folder: Path) -> bool | None:
+    def cases(self) -> SearchStrategy[Any]:
+        return damaged(self.seeds)
+
+    def run(self, case: bytes, folder: Path) -> bool | None:
         """Read the tensors."""
         from clip_tca.encoding.torchscript import is_torchscript, read_torchscript
 
         path = folder / "case.pt"
-        path.write_bytes(damaged(self.seeds[0], rng, self.seeds))
+        path.write_bytes(case)
         if not is_torchscript(path):
             return False
         read_torchscript(path)
         return None
 
 
-class Store(Target):
+class Shards(Target):
     """Shards and entries of the embedding store: what is damaged counts as missing."""
 
     name, names = "store", ()
 
     @cached_property
-    def seeds(self) -> list[bytes]:
-        """A shard and an entry."""
+    def seeds(self) -> dict[str, bytes]:
+        """The files of a store, by their paths in it."""
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as root:
+            self.write(Path(root))
+            return {
+                path.relative_to(root).as_posix(): path.read_bytes() for path in Path(root).rglob("*") if path.is_file()
+            }
+
+    def entry(self, root: Path) -> Any:
+        """The one entry of the store in ``root``."""
+        from clip_tca.encoding.store import Store
+
+        return Store(root).entry({"model": "demo"}, len(Z), {"title": "x"})
+
+    def write(self, root: Path) -> None:
+        """Make the store."""
         import torch
 
-        from clip_tca.encoding.store import _write
+        self.entry(root).write(0, torch.from_numpy(Z))
 
-        shard = made(lambda path: _write(path, torch.from_numpy(Z)), ".safetensors")
-        return [shard, json.dumps({"title": "x", "images": 53, "model": "demo"}).encode()]
+    def cases(self) -> SearchStrategy[Any]:
+        entry, shard = (
+            [self.seeds[path] for path in self.seeds if path.endswith(kind)] for kind in (".json", "tensors")
+        )
+        odd = st.fixed_dictionaries({"images": values, "title": values}).map(lambda about: json.dumps(about).encode())
+        return st.tuples(damaged(shard), damaged(entry) | odd)
 
-    def run(self, rng: random.Random, folder: Path) -> bool | None:
+    def run(self, case: Any, folder: Path) -> bool | None:
         """Read and list."""
-        from clip_tca.cli import cache
-        from clip_tca.encoding.store import Entry
-
-        place = folder / "embeddings" / ("0" * 32)
-        place.mkdir(parents=True)
-        (place / "00000.safetensors").write_bytes(damaged(self.seeds[0], rng, self.seeds))
-        entry = damaged(self.seeds[1], rng, self.seeds)
-        junk = json.dumps({"images": rng.choice(JUNK), "title": rng.choice(JUNK)}).encode()
-        (place / "entry.json").write_bytes(entry if rng.random() < 0.5 else junk)
-        rows = Entry(place, 53, {}).read(0)
+        shard, entry = case
+        for name in self.seeds:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(entry if name.endswith(".json") else shard)
+        rows = self.entry(folder).read(0)
         if rows is not None and not np.array_equal(rows.numpy(), Z):
             raise Unclear("a damaged shard was taken for a whole one")
         os.environ["CLIP_TCA_CACHE"] = str(folder)
-        with contextlib.redirect_stdout(io.StringIO()):
-            cache.show(Namespace())
+        command(["cache", "list"], codes=(0,))
         return rows is not None

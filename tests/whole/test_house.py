@@ -1,0 +1,77 @@
+"""The rules of the house: few entries at the top, one name for one module, tests that mirror the rooms, one printer."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "clip_tca"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+FEATURES = {
+    "adapters/test_any_classifier.py",  # every adapter, with a classifier that has no text
+    "adapters/test_merge.py",  # partial fits, merged: every adapter
+    "adapters/test_streaming.py",  # every adapter, batch by batch
+    "methods/test_any_classifier.py",  # every method that needs no text
+    "cli/test_commands.py",  # what all subcommands share
+    "report/test_browser.py",  # the page in a browser
+    "studies/test_toy_and_map.py",
+}
+"""Test files of several modules of their room."""
+
+
+def imports(source: str) -> Iterator[str]:
+    """The modules that a source imports, with the names taken from them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_the_package_has_at_most_14_entries():
+    beside = {"__init__.py", "__main__.py", "py.typed", "__pycache__", "_resources"}
+    assert len({path.name for path in PACKAGE.iterdir()} - beside) <= 14
+
+
+def test_every_file_name_occurs_once():
+    counts = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "base", "registry"))
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_no_module_is_called_after_nothing():
+    vague = {"utils", "util", "helper", "helpers", "common", "misc", "manager", "tools", "shared"}
+    assert [path.name for path in MODULES if path.stem in vague] == []
+
+
+def test_every_folder_of_tests_is_a_room():
+    folders = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("*/test_*.py")}
+    assert folders - ROOMS == {"whole", "robustness"}
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS & {path.name for path in (ROOT / "tests").iterdir()}))
+def test_a_test_file_is_named_after_a_module_of_its_room(room):
+    modules = {name for path in (PACKAGE / room).rglob("*.py") for name in (path.stem, path.parent.name)}
+    for path in (ROOT / "tests" / room).rglob("test_*.py"):
+        name = f"{room}/{path.name}"
+        assert (path.stem.removeprefix("test_") in modules) != (name in FEATURES), name
+
+
+def test_no_test_imports_the_benchmarks():
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert not [name for name in imports(path.read_text(encoding="utf-8")) if name.startswith("benchmarks")], path
+
+
+def test_only_the_command_line_prints():
+    def prints(path: Path) -> bool:
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        return any(isinstance(call.func, ast.Name) and call.func.id == "print" for call in calls)
+
+    printing = {path.relative_to(PACKAGE).parts[0] for path in MODULES if prints(path)}
+    assert printing == {"cli", "__main__.py"}
