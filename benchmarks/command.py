@@ -31,10 +31,7 @@ def run(arguments: list[str]) -> tuple[float, float]:
     for _ in range(4):
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(  # noqa: S603
-            [sys.executable, *arguments],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            env=environment,
+            [sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, env=environment
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -48,8 +48,7 @@ class RegisteredAdapter:
 
 ADAPTERS = {
     "linear-tca": RegisteredAdapter(
-        "linear.LinearTCA",
-        "maps all embeddings onto mean and covariance of the most certain ones, with our defaults",
+        "linear.LinearTCA", "maps all embeddings onto mean and covariance of the most certain ones, with our defaults"
     ),
     "linear-tca:paper": RegisteredAdapter(
         "linear.LinearTCA",

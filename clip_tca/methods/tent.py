@@ -30,13 +30,7 @@ class Tent(TowerMethod):
     )
 
     def __init__(
-        self,
-        task: Task,
-        *,
-        lr: float = 1e-3,
-        steps: int = 10,
-        continual: bool = False,
-        micro_batch: int | None = None,
+        self, task: Task, *, lr: float = 1e-3, steps: int = 10, continual: bool = False, micro_batch: int | None = None
     ) -> None:
         """Prepare to adapt; the defaults are those of CLIPArTT's code.
 

@@ -66,10 +66,7 @@ def _kind(group: ExampleGroup, kind: ExampleKind) -> Safe:
 
 def _image(image: ExampleImage) -> Safe:
     name = image.get("name") or f"image {image['position']}"
-    words = [
-        tag("span", "true ", tag("b", image["true"])),
-        tag("span", image["before"], " → ", image["after"]),
-    ]
+    words = [tag("span", "true ", tag("b", image["true"])), tag("span", image["before"], " → ", image["after"])]
     return tag("figure", _picture(image, name), tag("figcaption", *words), title=name)
 
 

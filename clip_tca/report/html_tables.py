@@ -85,9 +85,7 @@ def from_plain(table: Table) -> Safe:
 
 def notes(lines: Sequence[str]) -> Safe:
     """Remarks under a table; warnings look like warnings."""
-    return join(
-        *[tag("p", line, class_="note warning" if line.startswith("WARNING") else "note") for line in lines],
-    )
+    return join(*[tag("p", line, class_="note warning" if line.startswith("WARNING") else "note") for line in lines])
 
 
 def _marked(line: list[str], lines: list[list[str]]) -> Row:

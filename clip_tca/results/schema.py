@@ -21,11 +21,7 @@ Setting = Literal["transductive", "online", "episodic"]
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 Protocol = Literal["full", "watt", "kept"]
-PROTOCOLS: dict[Protocol, str] = {
-    "full": "all images",
-    "watt": "all images, last batch unseen",
-    "kept": "images seen",
-}
+PROTOCOLS: dict[Protocol, str] = {"full": "all images", "watt": "all images, last batch unseen", "kept": "images seen"}
 """Protocols, and what each divides the number of correct predictions by."""
 
 ExampleKind = Literal["fixed", "broken", "still_wrong"]

@@ -164,8 +164,4 @@ def _run(
 def _summary(spent: Cost, memory: int | None) -> dict[str, Any]:
     seconds = spent.adapting_seconds + spent.predicting_seconds + spent.base_seconds
     most = [peak for peak in (memory, spent.base_memory_bytes) if peak is not None]
-    return {
-        **asdict(spent),
-        "ms_per_image": 1000 * seconds / spent.images,
-        "memory_bytes": max(most) if most else None,
-    }
+    return {**asdict(spent), "ms_per_image": 1000 * seconds / spent.images, "memory_bytes": max(most) if most else None}

@@ -20,17 +20,7 @@ from clip_tca.datasets.pictures import mark
 from clip_tca.datasets.prompts import Prompts
 from clip_tca.encoding import store
 from clip_tca.encoding.base import Identity
-from clip_tca.encoding.store import (
-    SHARD,
-    Entry,
-    Store,
-    default_root,
-    digest,
-    image_key,
-    model_key,
-    shards,
-    text_key,
-)
+from clip_tca.encoding.store import SHARD, Entry, Store, default_root, digest, image_key, model_key, shards, text_key
 
 
 @pytest.fixture

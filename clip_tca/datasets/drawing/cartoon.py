@@ -8,14 +8,7 @@ from itertools import groupby
 import numpy as np
 from PIL import Image, ImageDraw
 
-from clip_tca.datasets.drawing.raster import (
-    FINE,
-    SIZE,
-    Placed,
-    fill,
-    flat,
-    ink,
-)
+from clip_tca.datasets.drawing.raster import FINE, SIZE, Placed, fill, flat, ink
 from clip_tca.datasets.drawing.shapes import Array, Colour, shade
 
 

@@ -6,18 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from clip_tca.datasets.drawing.photo import lit_scene
-from clip_tca.datasets.drawing.raster import (
-    SIZE,
-    Placed,
-    X,
-    Y,
-    blend,
-    blurred,
-    grey_of,
-    noise,
-    picture,
-    speckle,
-)
+from clip_tca.datasets.drawing.raster import SIZE, Placed, X, Y, blend, blurred, grey_of, noise, picture, speckle
 from clip_tca.datasets.drawing.shapes import Array
 
 _LIGHTS = np.array([(255, 214, 140), (255, 190, 130), (250, 235, 190)], np.float32)

@@ -7,15 +7,7 @@ from itertools import groupby
 import numpy as np
 from PIL import Image, ImageDraw
 
-from clip_tca.datasets.drawing.raster import (
-    FINE,
-    SIZE,
-    Placed,
-    flat,
-    noise,
-    picture,
-    speckle,
-)
+from clip_tca.datasets.drawing.raster import FINE, SIZE, Placed, flat, noise, picture, speckle
 from clip_tca.datasets.drawing.shapes import Array
 
 
