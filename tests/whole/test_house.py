@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import clip_tca
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "clip_tca"
@@ -75,3 +77,20 @@ def test_only_the_command_line_prints():
 
     printing = {path.relative_to(PACKAGE).parts[0] for path in MODULES if prints(path)}
     assert printing == {"cli", "__main__.py"}
+
+
+PROGRAMS = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}
+PROGRAMS |= {
+    f"README.md, program {number}": text
+    for number, text in enumerate(
+        re.findall(
+            r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        )
+    )
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_readme_and_examples_import_public_names_only(name):
+    public = {"clip_tca", *(f"clip_tca.{public}" for public in clip_tca.__all__)}
+    assert {name for name in imports(PROGRAMS[name]) if name.split(".")[0] == "clip_tca"} <= public

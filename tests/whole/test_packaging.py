@@ -110,8 +110,11 @@ def test_anything_else_is_refused(name):
 
 
 def test_public_names():
-    adapters = {"LinearTCA", "MLPTCA", "ConditionalTCA", "ZeroShotClassifier"}
-    assert set(clip_tca.__all__) == {*adapters, "evaluate", "__version__"}
+    adapters = {"LinearTCA", "MLPTCA", "ConditionalTCA"}
+    functions = {"evaluate", "load_embeddings", "render", "register"}
+    types = {"ZeroShotClassifier", "LinearClassifier", "Method", "Task"}
+    assert set(clip_tca.__all__) == {*adapters, *functions, *types, "__version__"}
     assert set(clip_tca.__all__) == set(dir(clip_tca))
+    assert all(getattr(clip_tca, name) is not None for name in clip_tca.__all__)
     with pytest.raises(AttributeError, match="Nothing"):
         _ = clip_tca.Nothing
