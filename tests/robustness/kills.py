@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -33,11 +34,9 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
-import open_clip  # noqa: F401 (imported once, for all forks)
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-import torchvision  # noqa: F401
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -243,6 +242,8 @@ def main(arguments: list[str] | None = None) -> int:
             if finish(start(record, root / "first")):
                 raise SystemExit((root / "log").read_text(encoding="utf-8"))
             shutil.rmtree(root / "first")
+        if any(command.arguments[0] in ("embed", "eval") for command in chosen):  # once, for all forks
+            importlib.import_module("open_clip")
         for command in chosen:
             rows += measure(command, root, -(-options.kills * command.share // 100), not options.no_steps, rng)
             show(rows[-2:])

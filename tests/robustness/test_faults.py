@@ -23,7 +23,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib.pyplot  # noqa: F401 (once, for all forks)
 import numpy as np
+import onnx  # noqa: F401
+import open_clip  # noqa: F401
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
