@@ -14,12 +14,12 @@ A subclass declares its state (:meth:`Adapter._declare`) and says how it observe
 
 from __future__ import annotations
 
-import inspect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 import torch
@@ -66,33 +66,31 @@ class Learned:
         return self if adapter is None else adapter.learned(self.name)
 
 
+@dataclass(eq=False)
 class Adapter(ABC):
-    """What all adapters share. Constructors only store; options are checked before the first row."""
+    """What all adapters share. Constructors only store; options are checked before the first row.
 
-    options: ClassVar[tuple[str, ...]]
-    """Names of the constructor's arguments after the classifier: what a saved state records."""
+    Attributes:
+        classifier: g, a zero-shot classifier or any linear one.
+        normalize: Scale embeddings to unit length first, as CLIP does.
+        refresh: Images after which a stream solves again (see above).
+    """
+
+    classifier: LinearClassifier = field(repr=False)
+    _: KW_ONLY
+    normalize: bool = True
+    refresh: Literal["auto"] | int = "auto"
 
     linear: ClassVar[bool]
     """Whether the adapted classifier is linear in the embeddings, so that it can be folded and exported."""
 
-    classifier: LinearClassifier
-    normalize: bool
-    refresh: Literal["auto"] | int
+    _seen = _pending = _last = _held = 0
+    _device = cast("torch.device | None", None)
 
-    _seen = 0
-    _pending = 0
-    _last = 0
-    _device: torch.device | None = None
-    _dtype: torch.dtype
-    _accumulators: dict[str, Accumulator]
-    _solution: dict[str, Tensor]
-    _waiting: list[Tensor]
-    _held = 0
-    _cast: dict[tuple[str, torch.device, torch.dtype], Tensor]
-
-    def __init_subclass__(cls) -> None:
-        """Take the options from the constructor."""
-        cls.options = tuple(inspect.signature(cls).parameters)[1:]
+    @classmethod
+    def options(cls) -> tuple[str, ...]:
+        """Names of the constructor's arguments after the classifier: what a saved state records."""
+        return tuple(option.name for option in fields(cls) if option.init and option.name != "classifier")
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
 
@@ -139,6 +137,15 @@ class Adapter(ABC):
         """
 
     # -- fitting -------------------------------------------------------------------------------------------------------
+
+    def begin(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
+        """Forget everything; what follows is a stream of rows of ``dtype`` on ``device``, from row ``first`` on."""
+        self._device, self._dtype = device, compute_dtype(dtype)
+        self._seen = self._pending = self._last = self._held = 0
+        self._solution: dict[str, Tensor] = {}
+        self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+        self._waiting: list[Tensor] = []
+        self._accumulators = self._declare(device, self._dtype, first)
 
     @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside
     def fit(
@@ -270,13 +277,6 @@ class Adapter(ABC):
 
     # -- several streams, several processes ----------------------------------------------------------------------------
 
-    def begin(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
-        """Forget everything; what follows is a stream of rows of ``dtype`` on ``device``, from row ``first`` on."""
-        self._device, self._dtype = device, compute_dtype(dtype)
-        self._seen = self._pending = self._last = 0
-        self._solution, self._cast, self._waiting, self._held = {}, {}, [], 0
-        self._accumulators = self._declare(device, self._dtype, first)
-
     def begin_segment(self, first: int) -> None:
         """The next row is number ``first`` of the whole stream, whatever has been seen of those before it."""
         for accumulator in self._accumulators.values():
@@ -310,7 +310,7 @@ class Adapter(ABC):
         self._require_fitted()
         other._require_fitted()
         self._check_same(other)
-        merged = type(self)(self.classifier, **self.parameters())  # type: ignore[call-arg]
+        merged = type(self)(self.classifier, **self.parameters())
         merged.begin(self._device or torch.device("cpu"), self._dtype)
         merged.absorb(self)
         merged.absorb(other)
@@ -390,7 +390,7 @@ class Adapter(ABC):
 
     def parameters(self) -> dict[str, Any]:
         """The options by name."""
-        return {name: getattr(self, name) for name in self.options}
+        return {name: getattr(self, name) for name in self.options()}
 
     def state(self) -> SavedState:
         """Options, counters and everything learned: what :meth:`save` writes."""
@@ -421,7 +421,7 @@ class Adapter(ABC):
         saved = read_state(Path(path), target)
         saved.check(path, cls.__name__, classifier)
         try:
-            adapter = cls(classifier, **saved.options)  # type: ignore[call-arg]
+            adapter = cls(classifier, **saved.options)
             adapter.begin(target, getattr(torch, saved.counters["dtype"]))
             sizes = {"d": classifier.dim, "c": classifier.n_classes}
             for name, accumulator in adapter._accumulators.items():

@@ -45,6 +45,7 @@ ADAPT (Zhang et al., NeurIPS 2025) keeps per-class banks and a shared covariance
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -63,6 +64,7 @@ from clip_tca.core.checks import check_number, check_whole
 from clip_tca.core.tensors import Array, like, to_tensor
 
 
+@dataclass(eq=False, kw_only=True)
 class ConditionalTCA(Adapter):
     """Class-conditional correlation alignment: soft class means and one shared, shrunk within-class covariance.
 
@@ -70,9 +72,23 @@ class ConditionalTCA(Adapter):
     estimated anew when due. ``fit`` does the same with all rows at once, so both give the same state; only the
     predictions made on the way, from fewer images, differ (eval/batch_size.md says by how much).
 
+    Attributes:
+        classifier: g, a zero-shot classifier or any linear one.
+        shrinkage: a of the within-class covariance: ``"auto"`` or a number from 0 to 1.
+        anchor: λ, the weight of the log-probabilities of g.
+        rounds: How often assignments and parameters are re-estimated.
+        memory: Rows kept for the estimate; ``"auto"`` is 8192, or 32 for each class if that is more.
+        normalize: Scale embeddings to unit length first, as CLIP does.
+        refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
+
     Learned state: ``weight_`` (d, c), ``bias_`` (c,), ``counts_`` (c,), ``means_`` (c, d), ``temperature_``,
     ``W_`` (d, d) and ``offset_`` (d,) of ``transform``, ``n_seen_``.
     """
+
+    shrinkage: Literal["auto"] | float = "auto"
+    anchor: float = 1.0
+    rounds: int = 10
+    memory: Literal["auto"] | int = "auto"
 
     linear: ClassVar[bool] = True
 
@@ -83,36 +99,6 @@ class ConditionalTCA(Adapter):
     counts_ = Learned("counts", "``(c,)`` soft class counts in the sample.")
     means_ = Learned("means", "``(c, d)`` class means.")
     temperature_ = Learned("temperature", "``()`` what the logits were divided by.")
-
-    def __init__(
-        self,
-        classifier: LinearClassifier,
-        *,
-        shrinkage: Literal["auto"] | float = "auto",
-        anchor: float = 1.0,
-        rounds: int = 10,
-        memory: Literal["auto"] | int = "auto",
-        normalize: bool = True,
-        refresh: Literal["auto"] | int = "auto",
-    ) -> None:
-        """Store the options.
-
-        Args:
-            classifier: g, a zero-shot classifier or any linear one.
-            shrinkage: a of the within-class covariance: ``"auto"`` or a number from 0 to 1.
-            anchor: λ, the weight of the log-probabilities of g.
-            rounds: How often assignments and parameters are re-estimated.
-            memory: Rows kept for the estimate; ``"auto"`` is 8192, or 32 for each class if that is more.
-            normalize: Scale embeddings to unit length first, as CLIP does.
-            refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
-        """
-        self.classifier = classifier
-        self.shrinkage = shrinkage
-        self.anchor = anchor
-        self.rounds = rounds
-        self.memory = memory
-        self.normalize = normalize
-        self.refresh = refresh
 
     def probabilities(self, z: Array) -> Array:
         """Posterior class probabilities ``(n, c)``."""

@@ -8,6 +8,7 @@ of W in :mod:`clip_tca.adapters.solvers`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -42,15 +43,38 @@ ESTIMATE_ROWS = 8192
 """Rows from which ``estimated`` class counts are taken (or 8 for each class, if that is more)."""
 
 
+@dataclass(eq=False, kw_only=True)
 class LinearTCA(Adapter):
     """Linear map of all test embeddings onto the mean and covariance of the most certain ones.
 
     The defaults need no labels and were chosen by the evidence in eval/defaults.md. The paper's method as printed is
     :meth:`paper`, the public code's is :meth:`reference`.
 
+    Attributes:
+        classifier: g, a zero-shot classifier or any linear one.
+        k: Size of the pseudo-source: overall for ``global``, for each class for ``uniform``, of the largest class for
+            ``estimated`` and ``predicted``, of class 0 for ``oracle``. ``"auto"`` is a fifth of the largest predicted
+            class, but 10 to 20.
+        balance: How classes share the pseudo-source (see :mod:`clip_tca.adapters.pseudo_source`).
+        uncertainty: ``"distance"`` (the paper's) or ``"entropy"`` (its code's).
+        solver: ``"monge"``, ``"coral"``, ``"gradient"`` or ``"mean"`` (shift only).
+        shrinkage: Of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit–Wolf) or a number.
+        steps: Adam steps of ``gradient``.
+        lr: Learning rate of ``gradient``.
+        normalize: Scale embeddings to unit length first, as CLIP does.
+        refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
+
     Learned state: ``W_`` (d, d), ``mean_`` (d,), ``pseudo_source_mean_`` (d,), ``covariance_`` and
     ``pseudo_source_covariance_`` (d, d), ``pseudo_source_counts_`` (c,), ``n_seen_``.
     """
+
+    k: Literal["auto"] | int = "auto"
+    balance: Balance = "estimated"
+    uncertainty: Uncertainty = "distance"
+    solver: Solver = "monge"
+    shrinkage: Shrinkage = "auto"
+    steps: int = 20
+    lr: float = 1e-3
 
     linear: ClassVar[bool] = True
 
@@ -60,47 +84,6 @@ class LinearTCA(Adapter):
     pseudo_source_mean_ = Learned("pseudo_source_mean", "``(d,)`` mean μ̂_s of the pseudo-source.")
     pseudo_source_covariance_ = Learned("pseudo_source_covariance", "``(d, d)`` Σ̂_s, shrunk as W takes it.")
     pseudo_source_counts_ = Learned("pseudo_source_counts", "``(c,)`` chosen embeddings by predicted class.")
-
-    def __init__(
-        self,
-        classifier: LinearClassifier,
-        *,
-        k: Literal["auto"] | int = "auto",
-        balance: Balance = "estimated",
-        uncertainty: Uncertainty = "distance",
-        solver: Solver = "monge",
-        shrinkage: Shrinkage = "auto",
-        steps: int = 20,
-        lr: float = 1e-3,
-        normalize: bool = True,
-        refresh: Literal["auto"] | int = "auto",
-    ) -> None:
-        """Store the options.
-
-        Args:
-            classifier: g, a zero-shot classifier or any linear one.
-            k: Size of the pseudo-source: overall for ``global``, for each class for ``uniform``, of the largest class
-                for ``estimated`` and ``predicted``, of class 0 for ``oracle``. ``"auto"`` is a fifth of the largest
-                predicted class, but 10 to 20.
-            balance: How classes share the pseudo-source (see :mod:`clip_tca.adapters.pseudo_source`).
-            uncertainty: ``"distance"`` (the paper's) or ``"entropy"`` (its code's).
-            solver: ``"monge"``, ``"coral"``, ``"gradient"`` or ``"mean"`` (shift only).
-            shrinkage: Of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit–Wolf) or a number.
-            steps: Adam steps of ``gradient``.
-            lr: Learning rate of ``gradient``.
-            normalize: Scale embeddings to unit length first, as CLIP does.
-            refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
-        """
-        self.classifier = classifier
-        self.k = k
-        self.balance: Balance = balance
-        self.uncertainty: Uncertainty = uncertainty
-        self.solver: Solver = solver
-        self.shrinkage: Shrinkage = shrinkage
-        self.steps = steps
-        self.lr = lr
-        self.normalize = normalize
-        self.refresh = refresh
 
     @classmethod
     def paper(cls: type[L], classifier: LinearClassifier, k: int = 20, **options: Any) -> L:
@@ -121,7 +104,7 @@ class LinearTCA(Adapter):
 
     @classmethod
     def _preset(cls: type[L], classifier: LinearClassifier, preset: dict[str, Any], options: dict[str, Any]) -> L:
-        return cls(classifier, **{name: value for name, value in preset.items() if name in cls.options} | options)
+        return cls(classifier, **{name: value for name, value in preset.items() if name in cls.options()} | options)
 
     @property
     def uses_labels(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -11,7 +12,6 @@ from clip_tca.adapters import diagnosis, residual_mlp
 from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.linear import LinearTCA, Shrinkage
-from clip_tca.adapters.pseudo_source import Balance, Uncertainty
 from clip_tca.adapters.reservoir import Reservoir
 from clip_tca.adapters.solvers import Solver
 from clip_tca.adapters.state import SavedState
@@ -20,6 +20,7 @@ from clip_tca.core.checks import check_whole
 from clip_tca.core.tensors import exact
 
 
+@dataclass(eq=False, kw_only=True)
 class MLPTCA(LinearTCA):
     """A residual MLP in place of W: it starts at the identity and minimises mean and covariance distance.
 
@@ -27,61 +28,30 @@ class MLPTCA(LinearTCA):
     :mod:`clip_tca.adapters.residual_mlp`), on an evenly spread sample of at most ``memory`` embeddings, always from the
     same seeded start.
 
-    Learned state: ``loss_`` and ``start_loss_`` (of the linear part alone), and, as LinearTCA, ``W_``, ``mean_``,
-    ``pseudo_source_mean_``, ``covariance_``, ``pseudo_source_covariance_``, ``pseudo_source_counts_``, ``n_seen_``.
+    Attributes:
+        layers: 2 or 3.
+        hidden: Width of the hidden layers; None is d.
+        steps: Adam steps; 0 leaves the map at the identity.
+        lr: Learning rate.
+        seed: Of the first layers' weights.
+        memory: Rows on which the MLP is fitted.
+
+    The other options are those of :class:`LinearTCA`, whose ``solver`` and ``shrinkage`` stay at their defaults.
+
+    Learned state: ``loss_`` and ``start_loss_`` (of the linear part alone), and that of :class:`LinearTCA`.
     """
 
+    layers: Literal[2, 3] = 2
+    hidden: int | None = None
+    solver: Solver = field(default="monge", init=False, repr=False)
+    shrinkage: Shrinkage = field(default="auto", init=False, repr=False)
+    seed: int = 0
+    memory: int = 4096
+
     linear: ClassVar[bool] = False
-    solver: Solver = "monge"
-    shrinkage: Shrinkage = "auto"
 
     loss_ = property(lambda self: float(self.learned("loss")), doc="Loss after fitting.")
     start_loss_ = property(lambda self: float(self.learned("start_loss")), doc="Loss of its linear part alone.")
-
-    def __init__(
-        self,
-        classifier: LinearClassifier,
-        *,
-        layers: Literal[2, 3] = 2,
-        hidden: int | None = None,
-        k: Literal["auto"] | int = "auto",
-        balance: Balance = "estimated",
-        uncertainty: Uncertainty = "distance",
-        steps: int = 20,
-        lr: float = 1e-3,
-        seed: int = 0,
-        memory: int = 4096,
-        normalize: bool = True,
-        refresh: Literal["auto"] | int = "auto",
-    ) -> None:
-        """Store the options.
-
-        Args:
-            classifier: g, a zero-shot classifier or any linear one.
-            layers: 2 or 3.
-            hidden: Width of the hidden layers; None is d.
-            k: As in :class:`LinearTCA`, and so are ``balance`` and ``uncertainty``.
-            balance: How classes share the pseudo-source.
-            uncertainty: ``"distance"`` or ``"entropy"``.
-            steps: Adam steps; 0 leaves the map at the identity.
-            lr: Learning rate.
-            seed: Of the first layers' weights.
-            memory: Rows on which the MLP is fitted.
-            normalize: Scale embeddings to unit length first, as CLIP does.
-            refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
-        """
-        self.classifier = classifier
-        self.layers = layers
-        self.hidden = hidden
-        self.k = k
-        self.balance = balance
-        self.uncertainty = uncertainty
-        self.steps = steps
-        self.lr = lr
-        self.seed = seed
-        self.memory = memory
-        self.normalize = normalize
-        self.refresh = refresh
 
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""

@@ -44,7 +44,7 @@ def describe(job: Job, tally: Tally, method: str, texts: ClassTexts) -> dict[str
         },
         "text": texts.about,
         "classes": texts.classes,
-        "method": {"name": method, "parameters": {name: getattr(adapter, name) for name in adapter.options}},
+        "method": {"name": method, "parameters": adapter.parameters()},
         "setting": "online" if job.batch else "loaded" if job.fitted else "transductive",
         "batch_size": job.batch,
         "rows": tally.rows,

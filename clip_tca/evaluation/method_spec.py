@@ -56,7 +56,7 @@ class MethodSpec:
     def describe(self, classifier: LinearClassifier) -> MethodInfo:
         """Name, all parameters, and whether true labels are used."""
         adapter = self.adapter(classifier)
-        parameters = {name: getattr(adapter, name) for name in adapter.options} if adapter else {}
+        parameters = adapter.parameters() if adapter else {}
         info: MethodInfo = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
         if self.base is not None:
             defaults = {name: p.default for name, p in _parameters(base_method(self.base)).items()}

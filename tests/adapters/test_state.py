@@ -67,7 +67,8 @@ def test_every_adapter_describes_itself(name, g):
     registered = ADAPTERS[name]
     adapter = registered.build(g)
     assert adapter.uses_labels == registered.oracle
-    assert set(registered.fixed) <= set(adapter.options)
-    assert list(adapter.parameters()) == list(adapter.options)
+    assert set(registered.fixed) <= set(adapter.options())
+    assert tuple(adapter.parameters()) == adapter.options()
+    assert f"normalize={adapter.normalize}" in repr(adapter)
     adapter.fit(EXPECTED["z"], labels=torch.arange(60) % 3)
     assert ("weight" in adapter.solution) == adapter.linear
