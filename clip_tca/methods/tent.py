@@ -23,9 +23,9 @@ from clip_tca.methods.tower import TowerMethod
 class Tent(TowerMethod):
     """Entropy minimisation on the normalisation weights, reset for every batch.
 
-    Of several templates the first predicts. The defaults are those of CLIPArTT's code. WATT's scripts use a learning rate of
-    1e-4 on PACS, OfficeHome and VLCS, for WATT itself: its repository has no TENT, so the rate behind the TENT rows it
-    reports is not known. TENT's own code continues from the last batch by default, with weights and optimiser.
+    Of several templates the first predicts. The defaults are those of CLIPArTT's code. WATT's scripts have lr 1e-4 on
+    PACS, OfficeHome and VLCS, for WATT itself: its repository has no TENT, so the rate behind the TENT rows it reports
+    is not known. TENT's own code continues from the last batch by default, with weights and optimiser.
     """
 
     name = "tent"
