@@ -27,8 +27,7 @@ from clip_tca.methods.tower import ScaledMethod
 class EATA(ScaledMethod):
     """Entropy minimisation, weighted by certainty, on reliable and non-redundant images.
 
-    Settings: SGD with momentum 0.9, one step for each batch, learning rate 0.001 for 64 images and proportional to the
-    batch, E₀ = 0.4 ln C. The published ε is 0.4 for 10 classes and 0.05 for 1000; for other numbers of classes the
+    The defaults are the published ones. ε is 0.4 for 10 classes and 0.05 for 1000; for other numbers of classes the
     power law through both is taken: a certain prediction has cosine 1/√C with an even average, so that with 7 classes
     0.05 would drop every image.
 

@@ -48,11 +48,10 @@ def lower_parameters(tower: nn.Module, parameters: list[nn.Parameter]) -> list[n
 class SAR(ScaledMethod):
     """Sharpness-aware entropy minimisation on reliable images, with recovery from collapse.
 
-    Settings: those for ViT with LayerNorm: SGD with momentum 0.9, learning rate 0.001 for 64 images and proportional to
-    the batch (doubled for a single image), ρ = 0.05, recovery below 0.2; the last quarter of the blocks and the norm
-    after them stay as they are. As in the published code, recovery keeps momentum and moving average. With few
-    classes and certain predictions the loss may lie below 0.2 from the start; then every step is taken back, and
-    ``recovery=0`` turns that off.
+    The defaults are those for ViT with LayerNorm; the learning rate is doubled for a single image. The last quarter of
+    the blocks and the norm after them stay as they are. As in the published code, recovery keeps momentum and moving
+    average. With few classes and certain predictions the loss may lie below 0.2 from the start; then every step is
+    taken back, and ``recovery=0`` turns that off.
 
     Args:
         margin: Largest entropy of a reliable image, as a share of ln C.
@@ -102,7 +101,7 @@ class SAR(ScaledMethod):
             if reliable.any():
                 self.average = loss if self.average is None else 0.9 * self.average + 0.1 * loss
             if self.average is not None and self.average < self.recovery:
-                self._recover()
+                self.load(self._original)
 
     def slope(self, batch: Tensor, among: Tensor) -> tuple[tuple[Tensor, ...], float, Tensor]:
         """Gradients of the mean entropy of the reliable images ``among`` some, that mean, and their mask ``(n,)``.
@@ -136,8 +135,3 @@ class SAR(ScaledMethod):
 
     def _gradients(self, of: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
         return torch.autograd.grad(of, self.adapted, slope, allow_unused=True, materialize_grads=True)
-
-    def _recover(self) -> None:
-        optimizer, average = self.optimizer, self.average
-        self.reset()
-        self.optimizer, self.average = optimizer, average

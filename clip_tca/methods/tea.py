@@ -25,10 +25,9 @@ STD = (0.26862954, 0.26130258, 0.27577711)
 class TEA(ContinualMethod):
     """Test images get a lower energy, samples from the model a higher one.
 
-    Settings: Adam, learning rate 1e-3, one step for each batch; 20 Langevin steps, α 0.1, σ 0.01, a buffer of
-    10 000 chains, a new start for 5 % of them. The original's inputs are pixels from 0 to 1, CLIP's are normalised: the
-    chains are in pixels, start uniformly from −1 to 1 as published, and pass through the model's own normalisation, so
-    that α and σ keep their meaning. As in the original, they are not clamped.
+    By Adam. The original's inputs are pixels from 0 to 1, CLIP's are normalised: the chains are in pixels,
+    start uniformly from −1 to 1 as published, and pass through the model's own normalisation, so that α and σ keep
+    their meaning. As in the original, they are not clamped.
 
     A chain is stored after its first visit (0.6 MB at 224 × 224, in main memory); its initial noise is drawn then.
 

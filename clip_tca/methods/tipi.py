@@ -22,10 +22,9 @@ from clip_tca.methods.tower import ScaledMethod
 class TIPI(ScaledMethod):
     """Predictions become invariant to the input change of a given size that moves them most.
 
-    Settings: those for ImageNet: SGD with momentum 0.9, learning rate 0.00025 for 64 images and proportional to the
-    batch, ε = 2/255, random start, weight 1 for the entropy. ε counts in the model's normalised input, as it does in
-    the original on ImageNet, and as there the shifted image is not clamped. Without the random start the divergence
-    would have no gradient.
+    The defaults are those for ImageNet. ε counts in the model's normalised input, as it does in the original on
+    ImageNet, and as there the shifted image is not clamped. Without the random start the divergence would have no
+    gradient.
 
     Args:
         epsilon: ε, largest change of an input value.

@@ -170,9 +170,7 @@ class TowerMethod(Method):
             coupled: Whether the loss couples the images; False for a mean over images.
         """
         parts = self.parts(batch)
-        if len(parts) == 1:
-            loss(self.embed(batch)).backward()
-        elif not coupled:
+        if len(parts) == 1 or not coupled:
             for part in parts:
                 (loss(self.embed(part)) * (len(part) / len(batch))).backward()
         else:

@@ -133,7 +133,8 @@ class TPT(Method):
             if selected is None:  # selected once, as in the original
                 entropy = -(log_p.exp() * log_p).sum(dim=1).detach()
                 selected = entropy.argsort(stable=True)[: max(1, int(len(z) * self.keep))]
-            loss = LOSS_SCALE * entropy_of_mean(log_p[selected])
+            mean = log_p[selected].logsumexp(dim=0) - math.log(len(selected))
+            loss = -LOSS_SCALE * (mean.exp() * mean).sum()  # entropy of the mean prediction
             context.grad = torch.autograd.grad(loss, start, retain_graph=step == 0)[0] / LOSS_SCALE
             optimizer.step()
         if steps > 0:
@@ -174,12 +175,6 @@ def token_embedding(model: Any) -> nn.Module:
     if get_embeddings is None:
         raise ValueError(f"{type(model).__name__}: a text tower without token embeddings; TPT has no prompt to tune")
     return get_embeddings()  # type: ignore[no-any-return]
-
-
-def entropy_of_mean(log_p: Tensor) -> Tensor:
-    """Entropy of the mean of the distributions ``(n, classes)``."""
-    mean = log_p.logsumexp(dim=0) - math.log(len(log_p))
-    return -(mean.exp() * mean).sum()
 
 
 def picture_seed(picture: Image.Image, seed: int) -> int:

@@ -30,10 +30,9 @@ Similarity = Literal["cosine", "l1"]
 class TSD(ContinualMethod):
     """Embeddings move so that prototypes from a memory predict them as the classifier does.
 
-    Settings: Adam, 100 entries for each class, one step for each batch, learning rate 1e-3 (the authors' for
-    normalisation weights). The published code differs from the paper: it scales by the L1 norm in place of the
-    cosine and has no consistency filter; ``similarity="l1", consistent=False`` is that code. The paper's local
-    clustering term has weight 0 there and is left out here.
+    Adam, with the authors' learning rate for normalisation weights. The published code differs from the paper: it
+    scales by the L1 norm in place of the cosine and has no consistency filter; ``similarity="l1", consistent=False`` is
+    that code. The paper's local clustering term has weight 0 there and is left out here.
 
     Args:
         entries: Embeddings remembered for each class.
