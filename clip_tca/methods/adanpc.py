@@ -18,95 +18,66 @@ the first images' classes spread; and a softmax of probabilities never exceeds e
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
-from clip_tca.core.tensors import check_rows, unit
-from clip_tca.methods.base import Method, Task, prototypes
+from clip_tca.methods.base import EmbeddingMethod, prototypes
 
 BLOCK = 1024
 """Images compared at a time with the memory."""
 
 
-class AdaNPC(Method):
+@dataclass(kw_only=True, eq=False, repr=False)
+class AdaNPC(EmbeddingMethod):
     """Nearest neighbours among class weights and confident test embeddings, carried from batch to batch.
 
+    Args:
+        k: Neighbours that vote. This and the next two are the values with which the original's code starts, before a
+            grid search by test accuracy.
+        temperature: Of the votes.
+        threshold: Confidence from which an image joins the memory (the original's beta); above 1 none does.
+        labels: The class under which it joins: ``zero-shot``, or ``votes`` as in the original.
+
     Attributes:
-        k, temperature, threshold, labels: As given.
         memory_: ``(m, d)`` unit vectors, the class weights first.
         memory_labels_: ``(m,)`` their classes.
     """
 
-    name: ClassVar[str] = "adanpc"
-    summary: ClassVar[str] = "nearest-neighbour vote in a memory of test embeddings (the original's: source data)"
-    updates: ClassVar[str] = "a memory of embeddings"
-    backpropagation: ClassVar[bool] = False
-    sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
+    name = "adanpc"
+    summary = "nearest-neighbour vote in a memory of test embeddings (the original's: source data)"
+    updates = "a memory of embeddings"
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        k: int = 100,
-        temperature: float = 0.1,
-        threshold: float = 0.1,
-        labels: Literal["zero-shot", "votes"] = "zero-shot",
-    ) -> None:
-        """Start with the class weights in memory.
+    k: int = 100
+    temperature: float = 0.1
+    threshold: float = 0.1
+    labels: Literal["zero-shot", "votes"] = "zero-shot"
 
-        Args:
-            task: The classifier.
-            k: Neighbours that vote. This and the next two are the values with which the original's code starts, before
-                a grid search by test accuracy.
-            temperature: Of the votes.
-            threshold: Confidence from which an image joins the memory (the original's beta); above 1 none does.
-            labels: The class under which it joins: ``zero-shot``, or ``votes`` as in the original.
-
-        Raises:
-            ValueError: If an option has a value that is not allowed.
-        """
-        check_whole("k", k)
-        check_positive("temperature", temperature)
-        check_number("threshold", threshold)
-        one_of("labels", labels, ("zero-shot", "votes"))
-        self.k, self.temperature, self.threshold, self.labels = k, temperature, threshold, labels
-        self.classifier = task.classifier
-        self.reset()
+    def __post_init__(self) -> None:
+        check_whole("k", self.k)
+        check_positive("temperature", self.temperature)
+        check_number("threshold", self.threshold)
+        one_of("labels", self.labels, ("zero-shot", "votes"))
+        super().__post_init__()
 
     def reset(self) -> None:
         """Leave only the class weights in the memory."""
         self.memory_ = prototypes(self.classifier)
         self.memory_labels_ = torch.arange(self.classifier.n_classes, device=self.memory_.device)
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict the batch by the memory and let it join; the embeddings stay as they are."""
-        z = self._rows(batch)
-        if self.labels == "zero-shot":
-            self._join(z, self.classifier.log_probabilities(z).exp())
-        votes = self._votes(z)
-        if self.labels == "votes":
-            self._join(z, votes.softmax(dim=1))
-        return z, votes.log()
-
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict with the current memory."""
-        z = self._rows(batch)
-        return z, self._votes(z).log()
-
-    def _rows(self, batch: Tensor) -> Tensor:
-        """Unit rows, with the memory on their device and in no less than their precision."""
-        check_rows(batch, self.classifier.dim)
-        z = unit(batch)
+    def logits(self, z: Tensor, join: bool) -> Tensor:
+        """Logarithm of the votes of the memory, on the device of ``z`` and in no less than its precision."""
         self.memory_ = self.memory_.to(z.device, torch.promote_types(self.memory_.dtype, z.dtype))
         self.memory_labels_ = self.memory_labels_.to(z.device)
-        return z
+        if join and self.labels == "zero-shot":
+            self._join(z, self.classifier.log_probabilities(z).exp())
+        votes = torch.cat([self._votes(part) for part in z.split(BLOCK)])
+        if join and self.labels == "votes":
+            self._join(z, votes.softmax(dim=1))
+        return votes.log()
 
     def _join(self, z: Tensor, p: Tensor) -> None:
         confidence, labels = p.max(dim=1)
@@ -115,9 +86,6 @@ class AdaNPC(Method):
         self.memory_labels_ = torch.cat([self.memory_labels_, labels[confident]])
 
     def _votes(self, z: Tensor) -> Tensor:
-        return torch.cat([self._block(part) for part in z.split(BLOCK)])
-
-    def _block(self, z: Tensor) -> Tensor:
         similarity = z.to(self.memory_.dtype) @ self.memory_.T
         nearest = similarity.topk(min(self.k, len(self.memory_)))
         weights = (nearest.values / self.temperature).softmax(dim=1)

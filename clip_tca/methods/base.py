@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
-from clip_tca.core.tensors import unit
+from clip_tca.core.tensors import check_rows, unit
 
 
 @dataclass(frozen=True)
@@ -121,3 +121,40 @@ class Method(ABC):
         Runs in worker processes, so it must not use the model or the device.
         """
         return transform(picture)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class EmbeddingMethod(Method):
+    """A method that changes the logits by a memory of embeddings, carried from batch to batch, without gradients.
+
+    The embeddings stay as they are.
+    """
+
+    backpropagation = False
+    sees = "embeddings"
+
+    task: Task = field(kw_only=False)
+
+    def __post_init__(self) -> None:
+        """Start with an empty memory."""
+        self.classifier = self.task.classifier
+        self.reset()
+
+    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Let the batch join the memory, and predict it."""
+        return self._predicted(batch, join=True)
+
+    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict with the current memory."""
+        return self._predicted(batch, join=False)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _predicted(self, batch: Tensor, join: bool) -> tuple[Tensor, Tensor]:
+        check_rows(batch, self.classifier.dim)
+        z = unit(batch)
+        return z, self.logits(z, join)
+
+    @abstractmethod
+    def logits(self, z: Tensor, join: bool) -> Tensor:
+        """Logits ``(n, classes)`` of unit embeddings ``(n, d)``, which may ``join`` the memory."""

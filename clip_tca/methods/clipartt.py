@@ -12,14 +12,14 @@ Hakim, Osowiechi et al., "CLIPArTT: Adaptation of CLIP to New Domains at Test Ti
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
-from clip_tca.methods.base import Task, required_prompts
+from clip_tca.methods.base import required_prompts
 from clip_tca.methods.tower import TowerMethod
 
 TEMPERATURE = 0.01
@@ -27,37 +27,29 @@ PROMPTS = 8192
 """Prompts whose embeddings are kept, so that the text tower runs only for new combinations."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class CLIPArTT(TowerMethod):
-    """Pseudo-prompts of the K most likely classes, on the normalisation weights, reset for every batch."""
+    """Pseudo-prompts of the K most likely classes, on the normalisation weights, reset for every batch.
 
-    name: ClassVar[str] = "clipartt"
-    summary: ClassVar[str] = "matches images with prompts that join their most likely classes"
+    Prompts are required; the first template makes the new prompts and predicts. The defaults are those of the published
+    code.
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        lr: float = 1e-3,
-        steps: int = 10,
-        k: int = 3,
-        continual: bool = False,
-        micro_batch: int | None = None,
-    ) -> None:
-        """Prepare to adapt; the defaults are those of the published code.
+    Args:
+        k: Classes joined into a prompt, in the order of their similarity.
+    """
 
-        Args:
-            task: Model and prompts (required); the first template makes the new prompts and predicts.
-            lr: Learning rate of Adam.
-            steps: Gradient steps for each batch.
-            k: Classes joined into a prompt, in the order of their similarity.
-            continual: Continue from the last batch, weights and optimiser.
-            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
-        """
-        self.prompts = required_prompts(task, self.name)
-        check_whole("k", k, 1, len(self.prompts.classes))
-        self.k = k
+    name = "clipartt"
+    summary = "matches images with prompts that join their most likely classes"
+
+    lr: float = 1e-3
+    steps: int = 10
+    k: int = 3
+
+    def __post_init__(self) -> None:
+        self.prompts = required_prompts(self.task, self.name)
+        check_whole("k", self.k, 1, len(self.prompts.classes))
         self._embeddings: dict[tuple[int, ...], Tensor] = {}
-        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+        super().__post_init__()
 
     def adapt(self, batch: Tensor) -> None:
         """``steps`` steps on the agreement of the batch with its prompts."""

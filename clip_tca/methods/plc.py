@@ -8,7 +8,7 @@ Adjustment Module for Model-Agnostic Domain Generalization" (T3A), NeurIPS 2021 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,42 +19,44 @@ from clip_tca.core.tensors import check_rows, unit
 from clip_tca.methods.base import Method, Task, scaled_rows
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PLC(Method):
     """Cross-entropy with confident pseudo-labels; the class weights change, the image tower does not.
 
     Settings: Adam, learning rate 5e-5, one step for each batch, threshold 0.9. The rows start as unit text embeddings
     (of another classifier: as its weight over the mean length of its rows) and are not normalised again, as in the
     original. As there, a batch without a confident image still takes a step by Adam's momentum.
+
+    Args:
+        task: The classifier.
+        lr: Learning rate.
+        steps: Gradient steps for each batch.
+        threshold: Probability above which a prediction is a label.
+        continual: Continue from the last batch instead of starting from the original weights.
     """
 
-    name: ClassVar[str] = "plc"
-    summary: ClassVar[str] = "cross-entropy with confident pseudo-labels, on the classifier alone"
-    updates: ClassVar[str] = "class weights"
-    backpropagation: ClassVar[bool] = True
-    sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
-    changed: ClassVar[str] = (
+    name = "plc"
+    summary = "cross-entropy with confident pseudo-labels, on the classifier alone"
+    updates = "class weights"
+    backpropagation = True
+    sees = "embeddings"
+    changed = (
         "The class weights are multiplied by a fixed scale, the bias stays fixed, and a batch is predicted after its "
         "step instead of before."
     )
 
-    def __init__(
-        self, task: Task, *, lr: float = 5e-5, steps: int = 1, threshold: float = 0.9, continual: bool = True
-    ) -> None:
-        """Copy the class weights.
+    task: Task = field(kw_only=False)
+    lr: float = 5e-5
+    steps: int = 1
+    threshold: float = 0.9
+    continual: bool = True
 
-        Args:
-            task: The classifier.
-            lr: Learning rate.
-            steps: Gradient steps for each batch.
-            threshold: Probability above which a prediction is a label.
-            continual: Continue from the last batch instead of starting from the original weights.
-        """
-        check_positive("lr", lr)
-        check_whole("steps", steps)
-        check_number("threshold", threshold, 0, 1)
-        check_flag("continual", continual)
-        self.lr, self.steps, self.threshold, self.continual = lr, steps, threshold, continual
-        self.classifier = task.classifier
+    def __post_init__(self) -> None:
+        check_positive("lr", self.lr)
+        check_whole("steps", self.steps)
+        check_number("threshold", self.threshold, 0, 1)
+        check_flag("continual", self.continual)
+        self.classifier = self.task.classifier
         self.reset()
 
     def reset(self) -> None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from clip_tca.core.checks import check_number
-from clip_tca.methods.base import Task
 from clip_tca.methods.tent import entropy
-from clip_tca.methods.tower import TowerMethod
+from clip_tca.methods.tower import ScaledMethod
 
 BLOCK = re.compile(r"(?:^|\.)(?:resblocks|blocks|stages|layers?)\.?(\d+)(?:\.|$)")
 """A block or stage in the name of a module: ``transformer.resblocks.3``, ``trunk.blocks.3``, ``layer3``."""
@@ -45,52 +44,36 @@ def lower_parameters(tower: nn.Module, parameters: list[nn.Parameter]) -> list[n
     return lower or parameters
 
 
-class SAR(TowerMethod):
+@dataclass(kw_only=True, eq=False, repr=False)
+class SAR(ScaledMethod):
     """Sharpness-aware entropy minimisation on reliable images, with recovery from collapse.
 
-    Settings: those for ViT with LayerNorm: SGD with momentum 0.9, learning rate 0.001 for 64 images and proportional to
-    the batch (doubled for a single image), ρ = 0.05, recovery below 0.2; the last quarter of the blocks and the norm
-    after them stay as they are. As in the published code, recovery keeps momentum and moving average. With few
-    classes and certain predictions the loss may lie below 0.2 from the start; then every step is taken back, and
-    ``recovery=0`` turns that off.
+    The defaults are those for ViT with LayerNorm; the learning rate is doubled for a single image. The last quarter of
+    the blocks and the norm after them stay as they are. As in the published code, recovery keeps momentum and moving
+    average. With few classes and certain predictions the loss may lie below 0.2 from the start; then every step is
+    taken back, and ``recovery=0`` turns that off.
+
+    Args:
+        margin: Largest entropy of a reliable image, as a share of ln C.
+        rho: ρ, how far the first half of a step climbs.
+        recovery: Restore the weights when the moving average of the loss falls below this.
     """
 
-    name: ClassVar[str] = "sar"
-    summary: ClassVar[str] = "sharpness-aware entropy minimisation on reliable images, with recovery"
-    updates: ClassVar[str] = "normalisation weights of the image tower below its last quarter of blocks"
-    changed: ClassVar[str] = "A batch is predicted after its step instead of before."
-    ensemble: ClassVar[bool] = True
+    name = "sar"
+    summary = "sharpness-aware entropy minimisation on reliable images, with recovery"
+    updates = "normalisation weights of the image tower below its last quarter of blocks"
+    changed = "A batch is predicted after its step instead of before."
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        lr: float = 1e-3,
-        steps: int = 1,
-        margin: float = 0.4,
-        rho: float = 0.05,
-        recovery: float = 0.2,
-        continual: bool = True,
-        micro_batch: int | None = None,
-    ) -> None:
-        """Take over the model's normalisation weights.
+    margin: float = 0.4
+    rho: float = 0.05
+    recovery: float = 0.2
 
-        Args:
-            task: Classifier and model.
-            lr: Learning rate for a batch of 64 images; it grows in proportion.
-            steps: Gradient steps for each batch.
-            margin: Largest entropy of a reliable image, as a share of ln C.
-            rho: ρ, how far the first half of a step climbs.
-            recovery: Restore the weights when the moving average of the loss falls below this.
-            continual: Continue from the last batch instead of starting from the original weights.
-            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
-        """
-        check_number("margin", margin, 0, 1)
-        check_number("rho", rho, 0)
-        check_number("recovery", recovery, 0)
-        self.margin, self.rho, self.recovery = margin, rho, recovery
-        self._limit = margin * math.log(task.classifier.n_classes)
-        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+    def __post_init__(self) -> None:
+        check_number("margin", self.margin, 0, 1)
+        check_number("rho", self.rho, 0)
+        check_number("recovery", self.recovery, 0)
+        self._limit = self.margin * math.log(self.task.classifier.n_classes)
+        super().__post_init__()
 
     def reset(self) -> None:
         """Restore the original weights, with a new optimiser and no moving average."""
@@ -104,8 +87,7 @@ class SAR(TowerMethod):
 
     def adapt(self, batch: Tensor) -> None:
         """Climb, take the gradient there, go back, descend; restore the weights if the loss has collapsed."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr * (len(batch) if len(batch) > 1 else 2) / 64
+        self.scale_rate(max(2, len(batch)))
         for _ in range(self.steps):
             every_image = torch.ones(len(batch), dtype=torch.bool, device=batch.device)
             gradients, _, reliable = self.slope(batch, every_image)
@@ -115,22 +97,21 @@ class SAR(TowerMethod):
                 for parameter, value, gradient in zip(self.adapted, before, gradients, strict=True):
                     parameter.copy_(value)
                     parameter.grad = gradient
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            self.step()
             if reliable.any():
                 self.average = loss if self.average is None else 0.9 * self.average + 0.1 * loss
             if self.average is not None and self.average < self.recovery:
-                self._recover()
+                self.load(self._original)
 
     def slope(self, batch: Tensor, among: Tensor) -> tuple[tuple[Tensor, ...], float, Tensor]:
         """Gradients of the mean entropy of the reliable images ``among`` some, that mean, and their mask ``(n,)``.
 
         Without reliable images the gradients are 0, and the step that follows is by momentum only.
         """
-        parts = batch.split(self.micro_batch or len(batch))
+        parts = self.parts(batch)
         single = len(parts) == 1
         with torch.set_grad_enabled(single):
-            z = torch.cat([self.embed(part) for part in parts])
+            z = self.embed_parts(batch)
         uncertainty = entropy(self.logits(z if single else z.requires_grad_()))
         reliable = among & (uncertainty.detach() < self._limit)
         loss = uncertainty[reliable].sum() / reliable.sum().clamp(min=1)
@@ -154,8 +135,3 @@ class SAR(TowerMethod):
 
     def _gradients(self, of: Tensor, slope: Tensor | None = None) -> tuple[Tensor, ...]:
         return torch.autograd.grad(of, self.adapted, slope, allow_unused=True, materialize_grads=True)
-
-    def _recover(self) -> None:
-        optimizer, average = self.optimizer, self.average
-        self.reset()
-        self.optimizer, self.average = optimizer, average

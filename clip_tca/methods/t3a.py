@@ -13,49 +13,41 @@ bias, and all images of a batch join before any of them is predicted.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
-from clip_tca.core.tensors import check_rows, unit
-from clip_tca.methods.base import Method, Task, prototypes, scaled_rows
+from clip_tca.methods.base import EmbeddingMethod, prototypes, scaled_rows
 
 
-class T3A(Method):
+@dataclass(kw_only=True, eq=False, repr=False)
+class T3A(EmbeddingMethod):
     """Class weights from the most certain test embeddings, carried from batch to batch.
 
+    Args:
+        filter_k: M, members kept for each class; None keeps all. The authors choose among 1, 5, 20, 50, 100 and all on
+            source data; without those, 100 is what the code of the TCA paper takes. (Their ``-1``, meant as "all",
+            drops the least certain member of each class at every batch.)
+
     Attributes:
-        filter_k: M, the members that a support set keeps.
         supports_: ``(m, d)`` members of all sets in order of arrival, the class weights first.
         labels_: ``(m,)`` their predicted classes.
         entropy_: ``(m,)`` the entropy of those predictions.
     """
 
-    name: ClassVar[str] = "t3a"
-    summary: ClassVar[str] = "replaces class weights by the mean of the most certain test embeddings"
-    updates: ClassVar[str] = "class weights"
-    backpropagation: ClassVar[bool] = False
-    sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
+    name = "t3a"
+    summary = "replaces class weights by the mean of the most certain test embeddings"
+    updates = "class weights"
 
-    def __init__(self, task: Task, *, filter_k: int | None = 100) -> None:
-        """Start from the class weights.
+    filter_k: int | None = 100
 
-        Args:
-            task: The classifier.
-            filter_k: Members kept for each class; None keeps all. The authors choose among 1, 5, 20, 50, 100 and all
-                on source data; without those, 100 is what the code of the TCA paper takes. (Their ``-1``, meant as
-                "all", drops the least certain member of each class at every batch.)
-
-        Raises:
-            ValueError: If ``filter_k`` is not a whole number of at least 1.
-        """
-        check_whole("filter_k", filter_k, also=None)
-        self.filter_k = filter_k
-        self.classifier, self.scale = task.classifier, scaled_rows(task.classifier)[1]
-        self.reset()
+    def __post_init__(self) -> None:
+        check_whole("filter_k", self.filter_k, also=None)
+        self.scale = scaled_rows(self.task.classifier)[1]
+        super().__post_init__()
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -67,24 +59,10 @@ class T3A(Method):
         self.entropy_ = start.new_empty(0)
         self._join(start)
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Let the batch join the support sets, then predict it by them; the embeddings stay as they are."""
-        check_rows(batch, self.classifier.dim)
-        z = unit(batch)
-        self._join(z)
-        return z, self._logits(z)
-
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict with the current support sets."""
-        check_rows(batch, self.classifier.dim)
-        z = unit(batch)
-        return z, self._logits(z)
-
-    def _logits(self, z: Tensor) -> Tensor:
+    def logits(self, z: Tensor, join: bool) -> Tensor:
+        """scale · z · wᵀ, after the embeddings have joined the support sets."""
+        if join:
+            self._join(z)
         weights = self.weights_.to(z.device)
         return (self.scale * z.to(weights.dtype) @ weights.T).to(z.dtype)
 

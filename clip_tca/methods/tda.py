@@ -18,109 +18,76 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 from operator import itemgetter
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_number, check_whole
-from clip_tca.core.tensors import check_rows, unit
-from clip_tca.methods.base import Method, Task
+from clip_tca.methods.base import EmbeddingMethod
 
 BLOCK = 256
 """Images compared at a time with the cache and with each other."""
 
 
-class TDA(Method):
+@dataclass(kw_only=True, eq=False, repr=False)
+class TDA(EmbeddingMethod):
     """A positive and a negative cache, filled image by image and carried from batch to batch.
 
+    Args:
+        positive_shots: Embeddings kept for each class; 0 turns the positive cache off.
+        positive_alpha: Its weight α⁺.
+        positive_beta: Its sharpness β⁺.
+        negative_shots: Embeddings kept for each class; 0 turns the negative cache off.
+        negative_alpha: Its weight α⁻.
+        negative_beta: Its sharpness β⁻.
+        entropy_low: Above this entropy (nats over log₂ of the number of classes) an image may enter it, …
+        entropy_high: … and below this one.
+        mask_low: Above this probability a class is possible, …
+        mask_high: … and below this one.
+
     Attributes:
-        positive_shots, positive_alpha, positive_beta: Size for each class, weight and sharpness of the positive cache.
-        negative_shots, negative_alpha, negative_beta: The same of the negative cache.
-        entropy_low, entropy_high: Between these an image may enter the negative cache.
-        mask_low, mask_high: Between these the probability of a class makes it possible.
         positive_, negative_: The caches.
     """
 
-    name: ClassVar[str] = "tda"
-    summary: ClassVar[str] = "corrects the logits by caches of certain and of doubtful test embeddings"
-    updates: ClassVar[str] = "two caches of embeddings"
-    backpropagation: ClassVar[bool] = False
-    sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
+    name = "tda"
+    summary = "corrects the logits by caches of certain and of doubtful test embeddings"
+    updates = "two caches of embeddings"
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        positive_shots: int = 3,
-        positive_alpha: float = 2.0,
-        positive_beta: float = 5.0,
-        negative_shots: int = 2,
-        negative_alpha: float = 0.117,
-        negative_beta: float = 1.0,
-        entropy_low: float = 0.2,
-        entropy_high: float = 0.5,
-        mask_low: float = 0.03,
-        mask_high: float = 1.0,
-    ) -> None:
-        """Start with empty caches; the defaults are the original's for ImageNet.
+    positive_shots: int = 3
+    positive_alpha: float = 2.0
+    positive_beta: float = 5.0
+    negative_shots: int = 2
+    negative_alpha: float = 0.117
+    negative_beta: float = 1.0
+    entropy_low: float = 0.2
+    entropy_high: float = 0.5
+    mask_low: float = 0.03
+    mask_high: float = 1.0
 
-        Args:
-            task: The classifier.
-            positive_shots: Embeddings kept for each class; 0 turns the positive cache off.
-            positive_alpha: Its weight α⁺.
-            positive_beta: Its sharpness β⁺.
-            negative_shots: Embeddings kept for each class; 0 turns the negative cache off.
-            negative_alpha: Its weight α⁻.
-            negative_beta: Its sharpness β⁻.
-            entropy_low: Above this entropy (nats over log₂ of the number of classes) an image may enter it, …
-            entropy_high: … and below this one.
-            mask_low: Above this probability a class is possible, …
-            mask_high: … and below this one.
-
-        Raises:
-            ValueError: If a size, weight, sharpness or pair of bounds is not allowed.
-        """
-        check_whole("positive_shots", positive_shots, 0)
-        check_whole("negative_shots", negative_shots, 0)
-        numbers = {"positive_alpha": positive_alpha, "positive_beta": positive_beta}
-        numbers |= {"negative_alpha": negative_alpha, "negative_beta": negative_beta}
-        for name, value in numbers.items():
-            check_number(name, value)
-        for name, low, high in (("entropy", entropy_low, entropy_high), ("mask", mask_low, mask_high)):
+    def __post_init__(self) -> None:
+        for kind in ("positive", "negative"):
+            check_whole(f"{kind}_shots", getattr(self, f"{kind}_shots"), 0)
+        for name in ("positive_alpha", "positive_beta", "negative_alpha", "negative_beta"):
+            check_number(name, getattr(self, name))
+        for name in ("entropy", "mask"):
+            low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
             check_number(f"{name}_low", low)
             check_number(f"{name}_high", high)
             if low >= high:
                 raise ValueError(f"{name}_low, {name}_high: {low!r}, {high!r}; the first must be below the second")
-        self.positive_shots, self.positive_alpha, self.positive_beta = positive_shots, positive_alpha, positive_beta
-        self.negative_shots, self.negative_alpha, self.negative_beta = negative_shots, negative_alpha, negative_beta
-        self.entropy_low, self.entropy_high = entropy_low, entropy_high
-        self.mask_low, self.mask_high = mask_low, mask_high
-        self.classifier = task.classifier
-        self.reset()
+        super().__post_init__()
 
     def reset(self) -> None:
         """Empty both caches."""
         self.positive_, self.negative_ = Cache(self.positive_shots), Cache(self.negative_shots)
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Each image in turn tries to enter the caches and is predicted by them; the embeddings stay as they are."""
-        check_rows(batch, self.classifier.dim)
-        z = unit(batch)
-        return z, torch.cat([self._block(part, enter=True) for part in z.split(BLOCK)])
-
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict with the current caches."""
-        check_rows(batch, self.classifier.dim)
-        z = unit(batch)
-        return z, torch.cat([self._block(part, enter=False) for part in z.split(BLOCK)])
+    def logits(self, z: Tensor, join: bool) -> Tensor:
+        """Each image in turn tries to enter the caches, and is predicted by them."""
+        return torch.cat([self._block(part, join) for part in z.split(BLOCK)])
 
     def _block(self, z: Tensor, enter: bool) -> Tensor:
         log_p = self.classifier.log_probabilities(z)

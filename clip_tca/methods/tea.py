@@ -8,80 +8,62 @@ et al., "TEA: Test-time Energy Adaptation", CVPR 2024 (github.com/yuanyige/tea).
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from clip_tca.core.checks import check_number, check_whole
-from clip_tca.methods.base import Task
-from clip_tca.methods.tower import TowerMethod
+from clip_tca.methods.tower import ContinualMethod
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
 """CLIP's normalisation of pixels, for a model whose configuration has none."""
 
 
-class TEA(TowerMethod):
+@dataclass(kw_only=True, eq=False, repr=False)
+class TEA(ContinualMethod):
     """Test images get a lower energy, samples from the model a higher one.
 
-    Settings: Adam, learning rate 1e-3, one step for each batch; 20 Langevin steps, α 0.1, σ 0.01, a buffer of
-    10 000 chains, a new start for 5 % of them. The original's inputs are pixels from 0 to 1, CLIP's are normalised: the
-    chains are in pixels, start uniformly from −1 to 1 as published, and pass through the model's own normalisation, so
-    that α and σ keep their meaning. As in the original, they are not clamped.
+    By Adam. The original's inputs are pixels from 0 to 1, CLIP's are normalised: the chains are in pixels,
+    start uniformly from −1 to 1 as published, and pass through the model's own normalisation, so that α and σ keep
+    their meaning. As in the original, they are not clamped.
 
     A chain is stored after its first visit (0.6 MB at 224 × 224, in main memory); its initial noise is drawn then.
+
+    Args:
+        langevin_steps: Steps of a chain each time it is visited.
+        langevin_lr: α, how far a step follows the gradient.
+        langevin_std: σ of the noise in a step.
+        buffer: Number of chains.
+        restart: Share of chains that start from noise again.
+        seed: Of the samples.
     """
 
-    name: ClassVar[str] = "tea"
-    summary: ClassVar[str] = "lower energy for test images, higher energy for samples from the model"
-    changed: ClassVar[str] = (
+    name = "tea"
+    summary = "lower energy for test images, higher energy for samples from the model"
+    changed = (
         "Samples are drawn in pixels and pass through CLIP's normalisation, since CLIP's inputs are normalised and the "
         "original's are not."
     )
-    ensemble: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        lr: float = 1e-3,
-        steps: int = 1,
-        langevin_steps: int = 20,
-        langevin_lr: float = 0.1,
-        langevin_std: float = 0.01,
-        buffer: int = 10_000,
-        restart: float = 0.05,
-        continual: bool = True,
-        micro_batch: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        """Take over the model's normalisation weights.
+    langevin_steps: int = 20
+    langevin_lr: float = 0.1
+    langevin_std: float = 0.01
+    buffer: int = 10_000
+    restart: float = 0.05
+    seed: int = 0
 
-        Args:
-            task: Classifier and model.
-            lr: Learning rate.
-            steps: Gradient steps for each batch.
-            langevin_steps: Steps of a chain each time it is visited.
-            langevin_lr: α, how far a step follows the gradient.
-            langevin_std: σ of the noise in a step.
-            buffer: Number of chains.
-            restart: Share of chains that start from noise again.
-            continual: Continue from the last batch instead of starting from the original weights.
-            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
-            seed: Of the samples.
-        """
-        check_whole("langevin_steps", langevin_steps, 0)
-        check_number("langevin_lr", langevin_lr, 0)
-        check_number("langevin_std", langevin_std, 0)
-        check_whole("buffer", buffer)
-        check_number("restart", restart, 0, 1)
-        check_whole("seed", seed, 0)
-        self.langevin_steps, self.langevin_lr, self.langevin_std = langevin_steps, langevin_lr, langevin_std
-        self.buffer, self.restart, self.seed = buffer, restart, seed
-        config = getattr(task.model.visual, "preprocess_cfg", None) or {}
+    def __post_init__(self) -> None:
+        check_whole("langevin_steps", self.langevin_steps, 0)
+        check_number("langevin_lr", self.langevin_lr, 0)
+        check_number("langevin_std", self.langevin_std, 0)
+        check_whole("buffer", self.buffer)
+        check_number("restart", self.restart, 0, 1)
+        check_whole("seed", self.seed, 0)
+        config = getattr(self.task.model.visual, "preprocess_cfg", None) or {}
         self._normalisation = config.get("mean", MEAN), config.get("std", STD)
-        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+        super().__post_init__()
 
     def reset(self) -> None:
         """Restore the original weights, with a new optimiser, no chains, and the generator at its seed."""
@@ -93,10 +75,9 @@ class TEA(TowerMethod):
         """Lower the energy of the batch against that of as many samples."""
         for _ in range(self.steps):
             for images, sign in ((self.sample(batch), -1), (batch, 1)):
-                for part in images.split(self.micro_batch or len(batch)):
+                for part in self.parts(images):
                     (sign * self.energy(part).sum() / len(batch)).backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            self.step()
 
     def energy(self, batch: Tensor) -> Tensor:
         """−log Σ_k exp logit_k of preprocessed images, ``(n,)``."""
@@ -114,8 +95,8 @@ class TEA(TowerMethod):
                 start[row] = self.chains[place]
         x = start.to(batch)
         for _ in range(self.langevin_steps):
-            slopes = []
-            for part in x.requires_grad_().split(self.micro_batch or len(batch)):
+            slopes: list[Tensor] = []
+            for part in self.parts(x.requires_grad_()):
                 slopes += torch.autograd.grad(self.energy((part - mean) / std).sum(), part)
             noise = torch.randn(batch.shape, generator=self.generator).to(batch)
             x = x.detach() - self.langevin_lr * torch.cat(slopes) + self.langevin_std * noise

@@ -12,37 +12,28 @@ prediction is made after the last step (TENT's own code predicts before it).
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from clip_tca.methods.base import Task
 from clip_tca.methods.tower import TowerMethod
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Tent(TowerMethod):
-    """Entropy minimisation on the normalisation weights, reset for every batch."""
+    """Entropy minimisation on the normalisation weights, reset for every batch.
 
-    name: ClassVar[str] = "tent"
-    summary: ClassVar[str] = "lowers the entropy of the predictions of a batch"
-    changed: ClassVar[str] = (
-        "As in CLIPArTT's code: LayerNorm too, 10 steps, and a batch is predicted after its last step."
-    )
+    Of several templates the first predicts. The defaults are those of CLIPArTT's code. WATT's scripts have lr 1e-4 on
+    PACS, OfficeHome and VLCS, for WATT itself: its repository has no TENT, so the rate behind the TENT rows it reports
+    is not known. TENT's own code continues from the last batch by default, with weights and optimiser.
+    """
 
-    def __init__(
-        self, task: Task, *, lr: float = 1e-3, steps: int = 10, continual: bool = False, micro_batch: int | None = None
-    ) -> None:
-        """Prepare to adapt; the defaults are those of CLIPArTT's code.
+    name = "tent"
+    summary = "lowers the entropy of the predictions of a batch"
+    changed = "As in CLIPArTT's code: LayerNorm too, 10 steps, and a batch is predicted after its last step."
 
-        Args:
-            task: Classifier and model; of several templates the first predicts.
-            lr: Learning rate of Adam. WATT's scripts use 1e-4 on PACS, OfficeHome and VLCS, for WATT itself: its
-                repository has no TENT, so the rate behind the TENT rows it reports is not known.
-            steps: Gradient steps for each batch.
-            continual: Continue from the last batch, weights and optimiser, as TENT's own code does by default.
-            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
-        """
-        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+    lr: float = 1e-3
+    steps: int = 10
 
     def adapt(self, batch: Tensor) -> None:
         """``steps`` steps on the mean entropy."""

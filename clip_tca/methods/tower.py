@@ -13,7 +13,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -52,11 +53,20 @@ def norm_parameters(tower: nn.Module) -> list[nn.Parameter]:
     return parameters
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TowerMethod(Method):
     """A method that updates normalisation weights of the image tower by gradient steps.
 
     Every batch starts from the original weights (``continual=False``, as in CLIPArTT and WATT), or from those after the
-    last batch. Everything else in the model stays frozen, in evaluation mode.
+    last batch. Everything else in the model stays frozen, in evaluation mode. The weights that the model has when the
+    method is made count as the original ones.
+
+    Args:
+        task: Classifier and model.
+        lr: Learning rate.
+        steps: Gradient steps for each batch.
+        continual: Continue from the last batch instead of starting from the original weights.
+        micro_batch: Images to back-propagate through at a time; None takes the whole batch.
 
     Attributes:
         ensemble: Whether predictions use g, or of prompts the first (plain) template alone.
@@ -66,33 +76,29 @@ class TowerMethod(Method):
         parameters: The weights that are updated.
     """
 
-    updates: ClassVar[str] = "normalisation weights of the image tower"
-    backpropagation: ClassVar[bool] = True
-    sees: ClassVar[Literal["images", "embeddings"]] = "images"
+    updates = "normalisation weights of the image tower"
+    backpropagation = True
+    sees = "images"
     ensemble: ClassVar[bool] = False
 
-    def __init__(
-        self, task: Task, *, lr: float, steps: int, continual: bool = False, micro_batch: int | None = None
-    ) -> None:
-        """Take over the model's normalisation weights; their current values count as the original ones.
+    task: Task = field(kw_only=False)
+    lr: float
+    steps: int
+    continual: bool = False
+    micro_batch: int | None = None
 
-        Args:
-            task: Classifier and model.
-            lr: Learning rate.
-            steps: Gradient steps for each batch.
-            continual: Continue from the last batch instead of starting from the original weights.
-            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
-        """
-        check_positive("lr", lr)
-        check_whole("steps", steps)
-        check_whole("micro_batch", micro_batch, also=None)
-        check_flag("continual", continual)
-        self.task, self.lr, self.steps, self.continual, self.micro_batch = task, lr, steps, continual, micro_batch
+    def __post_init__(self) -> None:
+        """Check the options and take over the model's normalisation weights."""
+        check_positive("lr", self.lr)
+        check_whole("steps", self.steps)
+        check_whole("micro_batch", self.micro_batch, also=None)
+        check_flag("continual", self.continual)
+        task = self.task
         self.parameters = norm_parameters(task.model.visual)
         self._batch_norms = [module for module in task.model.visual.modules() if isinstance(module, BatchNorm)]
-        if micro_batch is not None and self._batch_norms:
+        if self.micro_batch is not None and self._batch_norms:
             raise ValueError(
-                f"micro_batch: {micro_batch}, but the image tower has BatchNorm, whose statistics need the whole "
+                f"micro_batch: {self.micro_batch}, but the image tower has BatchNorm, whose statistics need the whole "
                 "batch; leave micro_batch out and take smaller batches"
             )
         task.model.eval().requires_grad_(False)
@@ -148,7 +154,7 @@ class TowerMethod(Method):
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Embed and predict with the current weights."""
         with self._batch_statistics(), torch.no_grad():
-            z = torch.cat([self.embed(part) for part in batch.split(self.micro_batch or len(batch))])
+            z = self.embed_parts(batch)
             return z, self.logits(z)
 
     @abstractmethod
@@ -163,21 +169,31 @@ class TowerMethod(Method):
             loss: Of their unit embeddings ``(n, d)``.
             coupled: Whether the loss couples the images; False for a mean over images.
         """
-        size = self.micro_batch or len(batch)
-        parts = batch.split(size)
-        if len(parts) == 1:
-            loss(self.embed(batch)).backward()
-        elif not coupled:
+        parts = self.parts(batch)
+        if len(parts) == 1 or not coupled:
             for part in parts:
                 (loss(self.embed(part)) * (len(part) / len(batch))).backward()
         else:
             with torch.no_grad():
-                z = torch.cat([self.embed(part) for part in parts])
+                z = self.embed_parts(batch)
             (slope,) = torch.autograd.grad(loss(z.requires_grad_()), z)
-            for part, part_slope in zip(parts, slope.split(size), strict=True):
+            for part, part_slope in zip(parts, slope.split(len(parts[0])), strict=True):
                 self.embed(part).backward(part_slope)
+        self.step()
+
+    def step(self) -> None:
+        """Let the optimiser use the gradients, and clear them."""
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def parts(self, batch: Tensor) -> tuple[Tensor, ...]:
+        """The micro-batches of a batch."""
+        parts: tuple[Tensor, ...] = batch.split(self.micro_batch or len(batch))
+        return parts
+
+    def embed_parts(self, batch: Tensor) -> Tensor:
+        """As :meth:`embed`, one micro-batch at a time."""
+        return torch.cat([self.embed(part) for part in self.parts(batch)])
 
     def embed(self, batch: Tensor) -> Tensor:
         """Unit embeddings ``(n, d)``, with gradient where it is on."""
@@ -198,3 +214,27 @@ class TowerMethod(Method):
         finally:
             for module, (training, track) in zip(self._batch_norms, before, strict=True):
                 module.training, module.track_running_stats = training, track
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ContinualMethod(TowerMethod):
+    """A method that is made for streams: a step for each batch, carried over; all templates predict."""
+
+    ensemble = True
+
+    lr: float = 1e-3
+    steps: int = 1
+    continual: bool = True
+
+
+class ScaledMethod(ContinualMethod):
+    """With SGD of momentum 0.9, and ``lr`` the learning rate for 64 images: it grows in proportion to the batch."""
+
+    def new_optimizer(self) -> torch.optim.Optimizer:
+        """SGD on the updated weights."""
+        return torch.optim.SGD(self.parameters, lr=self.lr, momentum=0.9)
+
+    def scale_rate(self, images: int) -> None:
+        """Set the learning rate for a batch of so many images."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * images / 64

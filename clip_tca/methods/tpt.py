@@ -18,7 +18,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from PIL import Image
@@ -34,46 +35,45 @@ LOSS_SCALE = 1024.0
 """Keeps gradients of half-precision models from vanishing (the original: 1000); a power of 2 changes nothing else."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TPT(Method):
     """Prompt tuning for each image on its own; nothing is carried over, and the model never changes.
 
+    Args:
+        task: Model and prompts (required), of which class names, tokenizer and scale are used.
+        lr: Learning rate of AdamW.
+        steps: Steps for each image; 0 predicts with the untuned prompt.
+        views: The image and ``views - 1`` crops.
+        keep: Part of the views that is kept, rounded down, at least one.
+        seed: For the crops; the same picture with the same seed has the same crops.
+
     Attributes:
-        lr, steps, views, keep, seed: As given.
         context: ``(words, width)`` the untuned context.
     """
 
-    name: ClassVar[str] = "tpt"
-    summary: ClassVar[str] = "tunes the prompt on each image until its crops agree"
-    updates: ClassVar[str] = "4 context tokens of the prompt"
-    backpropagation: ClassVar[bool] = True
-    sees: ClassVar[Literal["images", "embeddings"]] = "images"
+    name = "tpt"
+    summary = "tunes the prompt on each image until its crops agree"
+    updates = "4 context tokens of the prompt"
+    backpropagation = True
+    sees = "images"
 
-    def __init__(
-        self, task: Task, *, lr: float = 5e-3, steps: int = 1, views: int = 64, keep: float = 0.1, seed: int = 0
-    ) -> None:
-        """Take the context from the model's token embeddings; the defaults are the original's.
+    task: Task = field(kw_only=False)
+    lr: float = 5e-3
+    steps: int = 1
+    views: int = 64
+    keep: float = 0.1
+    seed: int = 0
 
-        Args:
-            task: Model and prompts (required), of which class names, tokenizer and scale are used.
-            lr: Learning rate of AdamW.
-            steps: Steps for each image; 0 predicts with the untuned prompt.
-            views: The image and ``views - 1`` crops.
-            keep: Part of the views that is kept, rounded down, at least one.
-            seed: For the crops; the same picture with the same seed has the same crops.
-
-        Raises:
-            ValueError: If an option has a value that is not allowed, or the model has no token embeddings.
-        """
-        check_positive("lr", lr)
-        check_whole("steps", steps, 0)
-        check_whole("views", views)
-        check_whole("seed", seed, 0)
-        check_positive("keep", keep, 1)
-        prompts = required_prompts(task, self.name)
-        self.task, self.scale = task, prompts.scale
-        self.lr, self.steps, self.views, self.keep, self.seed = lr, steps, views, keep, seed
-        task.model.eval().requires_grad_(False)
-        self._embedding = token_embedding(task.model)
+    def __post_init__(self) -> None:
+        check_positive("lr", self.lr)
+        check_whole("steps", self.steps, 0)
+        check_whole("views", self.views)
+        check_whole("seed", self.seed, 0)
+        check_positive("keep", self.keep, 1)
+        prompts = required_prompts(self.task, self.name)
+        self.scale = prompts.scale
+        self.task.model.eval().requires_grad_(False)
+        self._embedding = token_embedding(self.task.model)
         with torch.inference_mode(False), torch.no_grad():
             device = next(self._embedding.parameters()).device
             self._tokens = prompts.tokenizer([f"{CONTEXT} {name}." for name in prompts.classes]).clone().to(device)
@@ -133,7 +133,8 @@ class TPT(Method):
             if selected is None:  # selected once, as in the original
                 entropy = -(log_p.exp() * log_p).sum(dim=1).detach()
                 selected = entropy.argsort(stable=True)[: max(1, int(len(z) * self.keep))]
-            loss = LOSS_SCALE * entropy_of_mean(log_p[selected])
+            mean = log_p[selected].logsumexp(dim=0) - math.log(len(selected))
+            loss = -LOSS_SCALE * (mean.exp() * mean).sum()  # entropy of the mean prediction
             context.grad = torch.autograd.grad(loss, start, retain_graph=step == 0)[0] / LOSS_SCALE
             optimizer.step()
         if steps > 0:
@@ -174,12 +175,6 @@ def token_embedding(model: Any) -> nn.Module:
     if get_embeddings is None:
         raise ValueError(f"{type(model).__name__}: a text tower without token embeddings; TPT has no prompt to tune")
     return get_embeddings()  # type: ignore[no-any-return]
-
-
-def entropy_of_mean(log_p: Tensor) -> Tensor:
-    """Entropy of the mean of the distributions ``(n, classes)``."""
-    mean = log_p.logsumexp(dim=0) - math.log(len(log_p))
-    return -(mean.exp() * mean).sum()
 
 
 def picture_seed(picture: Image.Image, seed: int) -> int:

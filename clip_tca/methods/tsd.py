@@ -9,68 +9,53 @@ agree: ``arg max y = arg max p``. Wang et al., "Feature Alignment and Uniformity
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_flag, check_whole, one_of
-from clip_tca.methods.base import Task, prototypes
+from clip_tca.methods.base import prototypes
 from clip_tca.methods.t3a import most_certain
 from clip_tca.methods.tent import entropy
-from clip_tca.methods.tower import TowerMethod
+from clip_tca.methods.tower import ContinualMethod
 
 Similarity = Literal["cosine", "l1"]
 
 
-class TSD(TowerMethod):
+@dataclass(kw_only=True, eq=False, repr=False)
+class TSD(ContinualMethod):
     """Embeddings move so that prototypes from a memory predict them as the classifier does.
 
-    Settings: Adam, 100 entries for each class, one step for each batch, learning rate 1e-3 (the authors' for
-    normalisation weights). The published code differs from the paper: it scales by the L1 norm in place of the
-    cosine and has no consistency filter; ``similarity="l1", consistent=False`` is that code. The paper's local
-    clustering term has weight 0 there and is left out here.
+    Adam, with the authors' learning rate for normalisation weights. The published code differs from the paper: it
+    scales by the L1 norm in place of the cosine and has no consistency filter; ``similarity="l1", consistent=False`` is
+    that code. The paper's local clustering term has weight 0 there and is left out here.
+
+    Args:
+        entries: Embeddings remembered for each class.
+        similarity: Of embeddings and prototypes.
+        consistent: Learn only from images on which classifier and prototypes agree.
     """
 
-    name: ClassVar[str] = "tsd"
-    summary: ClassVar[str] = "self-distillation between the classifier and prototypes from a memory"
-    changed: ClassVar[str] = (
+    name = "tsd"
+    summary = "self-distillation between the classifier and prototypes from a memory"
+    changed = (
         "The memory starts with unit class weights (text embeddings), only normalisation weights change (the original "
         "changes all by default), and a batch is predicted after its step instead of before."
     )
-    ensemble: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        lr: float = 1e-3,
-        steps: int = 1,
-        entries: int = 100,
-        similarity: Similarity = "cosine",
-        consistent: bool = True,
-        continual: bool = True,
-        micro_batch: int | None = None,
-    ) -> None:
-        """Take over the model's normalisation weights.
+    entries: int = 100
+    similarity: Similarity = "cosine"
+    consistent: bool = True
 
-        Args:
-            task: Classifier and model.
-            lr: Learning rate.
-            steps: Gradient steps for each batch.
-            entries: Embeddings remembered for each class.
-            similarity: Of embeddings and prototypes.
-            consistent: Learn only from images on which classifier and prototypes agree.
-            continual: Continue from the last batch instead of starting from the original weights.
-            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
-        """
-        check_whole("entries", entries)
-        check_flag("consistent", consistent)
-        one_of("similarity", similarity, get_args(Similarity))
-        self.entries, self.similarity, self.consistent = entries, similarity, consistent
-        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+    def __post_init__(self) -> None:
+        check_whole("entries", self.entries)
+        check_flag("consistent", self.consistent)
+        one_of("similarity", self.similarity, get_args(Similarity))
+        super().__post_init__()
 
     def reset(self) -> None:
         """Restore the original weights, with a new optimiser and a memory of the class weights alone."""

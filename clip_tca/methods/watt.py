@@ -15,6 +15,7 @@ gradient and changes nothing. Of its towers only transformers have LayerNorm; Ba
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -23,42 +24,37 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
-from clip_tca.methods.base import Task, required_prompts
+from clip_tca.methods.base import required_prompts
 from clip_tca.methods.clipartt import agreement
 from clip_tca.methods.tower import TowerMethod
 
 
-class _Watt(TowerMethod):
-    """What both forms share."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class WattS(TowerMethod):
+    """WATT, every template from the weights of the one before.
 
-    changed: ClassVar[str] = "Towers with BatchNorm and the form without reset are additions."
-    ensemble: ClassVar[bool] = True
-    parallel: ClassVar[bool]
+    Prompts are required, with all templates, of which one is enough. The defaults are those of the published scripts
+    for PACS, OfficeHome and VLCS.
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        lr: float = 1e-4,
-        steps: int = 2,
-        repetitions: int = 5,
-        continual: bool = False,
-        micro_batch: int | None = None,
-    ) -> None:
-        """Prepare to adapt; the defaults are those of the published scripts for PACS, OfficeHome and VLCS.
+    Args:
+        steps: Gradient steps for each template (the paper's L).
+        repetitions: Times the weights are averaged (M).
+    """
 
-        Args:
-            task: Model and prompts (required); with all templates, of which one is enough.
-            lr: Learning rate of Adam.
-            steps: Gradient steps for each template (the paper's L).
-            repetitions: Times the weights are averaged (M).
-            continual: Continue from the last batch instead of starting from the original weights.
-            micro_batch: Images to back-propagate through at a time; None takes the whole batch.
-        """
-        check_whole("repetitions", repetitions)
-        self.repetitions = repetitions
-        text = required_prompts(task, self.name).embeddings
-        super().__init__(task, lr=lr, steps=steps, continual=continual, micro_batch=micro_batch)
+    name = "watt-s"
+    summary = "adapts for one template after the other and averages the weights"
+    changed = "Towers with BatchNorm and the form without reset are additions."
+    ensemble = True
+    parallel: ClassVar[bool] = False
+
+    lr: float = 1e-4
+    steps: int = 2
+    repetitions: int = 5
+
+    def __post_init__(self) -> None:
+        check_whole("repetitions", self.repetitions)
+        text = required_prompts(self.task, self.name).embeddings
+        super().__post_init__()
         with torch.inference_mode(False):
             self.texts = functional.normalize(self._copied(text), dim=-1)
 
@@ -82,32 +78,12 @@ class _Watt(TowerMethod):
         return agreement(z, text[(z.detach() @ text.T).argmax(dim=1)], self.scale)
 
 
-class WattS(_Watt):
-    """WATT, every template from the weights of the one before."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class WattP(WattS):
+    """WATT, every template from the same weights, with ten times the repetitions: its scripts have 50."""
 
-    name: ClassVar[str] = "watt-s"
-    summary: ClassVar[str] = "adapts for one template after the other and averages the weights"
-    parallel: ClassVar[bool] = False
+    name = "watt-p"
+    summary = "adapts for each template in parallel and averages the weights"
+    parallel = True
 
-
-class WattP(_Watt):
-    """WATT, every template from the same weights."""
-
-    name: ClassVar[str] = "watt-p"
-    summary: ClassVar[str] = "adapts for each template in parallel and averages the weights"
-    parallel: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        task: Task,
-        *,
-        lr: float = 1e-4,
-        steps: int = 2,
-        repetitions: int = 50,
-        continual: bool = False,
-        micro_batch: int | None = None,
-    ) -> None:
-        """As :class:`WattS`, with ten times the repetitions: its scripts have 50."""
-        super().__init__(
-            task, lr=lr, steps=steps, repetitions=repetitions, continual=continual, micro_batch=micro_batch
-        )
+    repetitions: int = 50

@@ -7,39 +7,39 @@ correlation distance of WᵀΣ_tW to the pseudo-source and to the source (the re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.solvers import gradient
 from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.core.checks import check_positive, check_whole
 from clip_tca.core.tensors import exact
-from clip_tca.studies.base import Study, Subject, required
-from clip_tca.studies.correlation import r_squared, spearman
-from clip_tca.studies.scores import accuracy
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from clip_tca.studies.base import Figure, Study, Subject
+from clip_tca.studies.figure_style import GREY, label, legend_below, magnitude, panels, series
+from clip_tca.studies.scores import accuracy, r_squared, spearman
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Alignment(Study):
-    """Distances and accuracy along the steps of W."""
+    """Distances and accuracy along the steps of W, after ``every`` step of ``steps``, at learning rate ``lr``."""
 
     name = "alignment"
     summary = "Does aligning with the pseudo-source bring the source closer, and accuracy up?"
     paper = "Theorem 2 and corollary 3, figure 3b"
     needs_reference = True
 
-    def __init__(self, *, steps: int = 20, every: int = 1, lr: float = 1e-3) -> None:
-        """Measure after ``every`` step of ``steps``, at learning rate ``lr``."""
-        check_whole("steps", steps, 2)
-        check_whole("every", every, 1, steps // 2)
-        check_positive("lr", lr)
-        self.steps, self.every, self.lr = steps, every, lr
+    steps: int = 20
+    every: int = 1
+    lr: float = 1e-3
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        check_whole("steps", self.steps, 2)
+        check_whole("every", self.every, 1, self.steps // 2)
+        check_positive("lr", self.lr)
+
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """Both distances and accuracy at each step, and their correlations."""
-        subject = required(subject)
         g, target = subject.classifier, covariance(subject.source()[0])
         domains: dict[str, Any] = {}
         for name, z, y in subject.shifted_domains():
@@ -71,8 +71,6 @@ class Alignment(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """The path of each domain, from the open marker to the large one."""
-        from clip_tca.studies.figure_style import GREY, label, legend_below, magnitude, panels, series
-
         unit, times = magnitude([point["to_source"] for d in results["domains"].values() for point in d["points"]])
         titles = ["Correlation distance to the source", "Accuracy against zero-shot"]
         left, right = panels(figure, titles, 3.5, 2)
@@ -100,7 +98,7 @@ class Alignment(Study):
 
     def describe(self, results: dict[str, Any]) -> list[str]:
         """The correlation of distances and accuracy, domain by domain."""
-        lines = []
+        lines, both = [], 0
         for name, domain in results["domains"].items():
             first, last = domain["points"][0], domain["points"][-1]
             lines.append(
@@ -109,13 +107,8 @@ class Alignment(Study):
                 f"accuracy {first['accuracy']:.2f} to {last['accuracy']:.2f} %, zero-shot {domain['zero_shot']:.2f} % "
                 f"(Spearman {_pair(domain['accuracy'])})."
             )
-        both = [
-            name
-            for name, domain in results["domains"].items()
-            if domain["points"][-1]["to_source"] < domain["points"][0]["to_source"]
-            and domain["points"][-1]["accuracy"] > domain["zero_shot"]
-        ]
-        count = f"{len(both)} of {len(results['domains'])} domains"
+            both += last["to_source"] < first["to_source"] and last["accuracy"] > domain["zero_shot"]
+        count = f"{both} of {len(results['domains'])} domains"
         lines.append(f"Closer to the source and better than zero-shot at the last step: {count}.")
         return lines
 

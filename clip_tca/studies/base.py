@@ -15,7 +15,9 @@ from clip_tca.core.tensors import unit
 from clip_tca.evaluation.inputs import Embedded
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Figure
+else:
+    Figure = Any  # matplotlib is optional, and loaded only to draw
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,6 @@ class Subject:
         return tensor.to(self.classifier.device)
 
 
-def required(subject: Subject | None) -> Subject:
-    """The subject, for a study that needs a data set."""
-    if subject is None:
-        raise ValueError("subject: None, and this study measures on a data set")
-    return subject
-
-
 class Study(ABC):
     """One study. The constructor takes its options by keyword, checks and stores them.
 
@@ -78,8 +73,11 @@ class Study(ABC):
     needs_reference: ClassVar[bool] = False
 
     @abstractmethod
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
-        """The results, as JSON values: everything that :meth:`draw` and a reader need."""
+    def measure(self, subject: Subject) -> dict[str, Any]:
+        """The results, as JSON values: everything that :meth:`draw` and a reader need.
+
+        A study that makes its own data also takes None.
+        """
 
     @abstractmethod
     def draw(self, results: dict[str, Any], figure: Figure) -> None:

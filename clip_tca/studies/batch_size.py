@@ -9,7 +9,8 @@ that equal those of one fit on the whole stream.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -19,37 +20,34 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole, choices, whole_numbers
 from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.protocols import predict
-from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies import figure_style as style
+from clip_tca.studies.base import Figure, Study, Subject
 from clip_tca.studies.measured_methods import ADAPTING_EMBEDDINGS
 from clip_tca.studies.scores import accuracy, shuffled
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class BatchSize(Study):
-    """Accuracy, agreement with one fit, and estimation error by batch size."""
+    """Accuracy, agreement with one fit, and estimation error by batch size.
+
+    Streams are the first ``images`` in a seeded order (None: all of them), in batches of ``sizes``.
+    """
 
     name = "batch-size"
     summary = "Does a stream in small batches adapt as well?"
     paper = "Performance under different batch sizes, table 8"
 
-    def __init__(
-        self,
-        *,
-        sizes: list[int] | tuple[int, ...] = (1, 4, 16, 64, 256, 1024),
-        images: int | None = 1024,
-        methods: str | list[str] | tuple[str, ...] = "linear-tca",
-    ) -> None:
-        """Streams of the first ``images`` in a seeded order (None: all of them), in batches of ``sizes``."""
-        self.sizes = whole_numbers("sizes", sizes)
-        check_whole("images", images, 2, also=None)
-        self.images = images
-        self.methods = choices("methods", methods, ADAPTING_EMBEDDINGS)
+    sizes: list[int] | tuple[int, ...] = (1, 4, 16, 64, 256, 1024)
+    images: int | None = 1024
+    methods: str | list[str] | tuple[str, ...] = "linear-tca"
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        self.sizes = whole_numbers("sizes", self.sizes)
+        check_whole("images", self.images, 2, also=None)
+        self.methods = choices("methods", self.methods, ADAPTING_EMBEDDINGS)
+
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """One stream for each domain, method and size, and one fit to compare with."""
-        subject = required(subject)
         g = subject.classifier
         target = None if subject.reference is None else covariance(subject.source()[0])
         domains: dict[str, Any] = {}
@@ -84,37 +82,26 @@ class BatchSize(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """Accuracy, a panel for each domain; then agreement with one fit and estimation error of all domains."""
-        from clip_tca.studies.figure_style import (
-            COLOURS,
-            at_least,
-            label,
-            legend_below,
-            level,
-            magnitude,
-            panels,
-            series,
-            sizes_axis,
-        )
-
         sizes, domains = results["sizes"], results["domains"]
         first, *others = next(iter(domains.values()))["methods"]
-        one_fit = "Agreement with one fit" + (f": {first}" if others else "")
-        last = [one_fit, "Estimation error"] if results["reference"] else [one_fit]
-        axes = panels(figure, [*[f"Accuracy: {label(name)}" for name in domains], *last], 2.7)
+        titles = [f"Accuracy: {style.label(name)}" for name in domains]
+        titles += ["Agreement with one fit" + (f": {first}" if others else "")]
+        titles += ["Estimation error"] if results["reference"] else []
+        axes = style.panels(figure, titles, 2.7)
         for panel, domain in zip(axes, domains.values(), strict=False):
             for i, (method, streams) in enumerate(domain["methods"].items()):
-                panel.plot(sizes, [row["accuracy"] for row in streams["sizes"]], label=f"{method}, stream", **series(i))
-                colour = COLOURS[i % len(COLOURS)]
-                panel.axhline(
-                    streams["one_fit"], color=colour, linestyle=":", linewidth=1.5, label=f"{method}, one fit"
-                )
-            level(panel, domain["zero_shot"], "zero-shot")
+                accuracies, look = [row["accuracy"] for row in streams["sizes"]], style.series(i)
+                panel.plot(sizes, accuracies, label=f"{method}, stream", **look)
+                one_fit, name = streams["one_fit"], f"{method}, one fit"
+                panel.axhline(one_fit, color=look["color"], linestyle=":", linewidth=1.5, label=name)
+            style.level(panel, domain["zero_shot"], "zero-shot")
             panel.set_ylabel("accuracy (%)")
-            at_least(panel)
-        unit, times = magnitude([error for domain in domains.values() for error in domain["estimation_error"] or ()])
+            style.at_least(panel)
+        distances = [error for domain in domains.values() for error in domain["estimation_error"] or ()]
+        unit, times = style.magnitude(distances)
         agreement, errors = axes[len(domains)], axes[len(domains) + 1 :]
         for j, (name, domain) in enumerate(domains.items()):
-            look = {**series(j + 1 + len(others)), "label": label(name)}
+            look = {**style.series(j + 1 + len(others)), "label": style.label(name)}
             rows = domain["methods"][first]["sizes"]
             agreement.plot(sizes, [row["agreement"] for row in rows], **look)
             for panel in errors:
@@ -124,8 +111,8 @@ class BatchSize(Study):
             panel.set_ylim(bottom=0)
             panel.set_ylabel("distance to source" + times)
         for panel in axes:
-            sizes_axis(panel, sizes, "batch size (images)")
-        legend_below(figure, [axes[0], agreement], 6)
+            style.sizes_axis(panel, sizes, "batch size (images)")
+        style.legend_below(figure, [axes[0], agreement], 6)
 
     def describe(self, results: dict[str, Any]) -> list[str]:
         """The cost of small batches in accuracy, and their estimation error."""

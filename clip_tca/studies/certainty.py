@@ -8,38 +8,36 @@ of the same size is measured too: no group of that size can be expected to be cl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from clip_tca.adapters.pseudo_source import uncertainty
 from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.core.checks import check_whole
-from clip_tca.studies.base import Study, Subject, required
-from clip_tca.studies.correlation import spearman
-from clip_tca.studies.scores import accuracy, shuffled
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from clip_tca.studies.base import Figure, Study, Subject
+from clip_tca.studies.figure_style import COLOURS, GREY, label, legend_below, magnitude, panels, series
+from clip_tca.studies.scores import accuracy, shuffled, spearman
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Certainty(Study):
-    """Groups by uncertainty against the correlation distance to the source."""
+    """Groups by uncertainty against the correlation distance to the source; ``groups`` of equal size."""
 
     name = "certainty"
     summary = "Are certain embeddings closer to the source?"
     paper = "Theorem 1, figure 3a"
     needs_reference = True
 
-    def __init__(self, *, groups: int = 10) -> None:
-        """Cut each domain into ``groups`` groups of equal size."""
-        check_whole("groups", groups, 3)
-        self.groups = groups
+    groups: int = 10
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        check_whole("groups", self.groups, 3)
+
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """Uncertainty, distance, accuracy and class mixture of each group, and Spearman's coefficient over groups."""
-        subject = required(subject)
         g, (source, _) = subject.classifier, subject.source()
         target = covariance(source)
         domains: dict[str, Any] = {}
@@ -48,17 +46,16 @@ class Certainty(Study):
                 raise ValueError(f"{name}: {len(z)} images; {self.groups} groups need at least {2 * self.groups}")
             p = g.log_probabilities(z).exp()
             score, predicted = uncertainty(p), p.argmax(dim=1)
-            rows = []
-            for part in score.argsort(stable=True).tensor_split(self.groups):
-                rows.append(
-                    {
-                        "images": len(part),
-                        "uncertainty": float(score[part].mean()),
-                        "distance": float(coral_distance(covariance(z[part]), target)),
-                        "accuracy": accuracy(predicted[part], y[part]),
-                        "largest_class_share": float(torch.bincount(predicted[part]).max() / len(part)),
-                    }
-                )
+            rows = [
+                {
+                    "images": len(part),
+                    "uncertainty": float(score[part].mean()),
+                    "distance": float(coral_distance(covariance(z[part]), target)),
+                    "accuracy": accuracy(predicted[part], y[part]),
+                    "largest_class_share": float(torch.bincount(predicted[part]).max() / len(part)),
+                }
+                for part in score.argsort(stable=True).tensor_split(self.groups)
+            ]
             size = min(len(z) // self.groups, len(source))
             samples = [source[shuffled(len(source), seed, source.device)[:size]] for seed in range(5)]
             domains[name] = {
@@ -70,19 +67,13 @@ class Certainty(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """Distance by group, uncertainty by group."""
-        from clip_tca.studies.figure_style import COLOURS, GREY, label, legend_below, magnitude, panels, series
-
         unit, times = magnitude([row["distance"] for domain in results["domains"].values() for row in domain["groups"]])
         left, right = panels(figure, ["Correlation distance to the source", "Mean uncertainty"], 3.3, 2)
         for i, (name, domain) in enumerate(results["domains"].items()):
             numbers = range(1, len(domain["groups"]) + 1)
             rho = "undefined" if domain["spearman"] is None else f"{domain['spearman']:+.2f}"
-            left.plot(
-                numbers,
-                [row["distance"] / unit for row in domain["groups"]],
-                label=f"{label(name)} (Spearman {rho})",
-                **series(i),
-            )
+            distances = [row["distance"] / unit for row in domain["groups"]]
+            left.plot(numbers, distances, label=f"{label(name)} (Spearman {rho})", **series(i))
             floor = domain["source_sample_distance"] / unit
             left.axhline(floor, color=COLOURS[i % len(COLOURS)], linestyle=":", linewidth=1.3)
             right.plot(numbers, [row["uncertainty"] for row in domain["groups"]], **series(i))
@@ -107,7 +98,7 @@ class Certainty(Study):
                 f"{last['distance']:.3g} ({100 * last['largest_class_share']:.0f} %); Spearman of uncertainty and "
                 f"distance {spearman}."
             )
-        holds = [name for name, domain in results["domains"].items() if (domain["spearman"] or 0) > 0.6]
-        count = f"{len(holds)} of {len(results['domains'])} domains"
+        holds = sum((domain["spearman"] or 0) > 0.6 for domain in results["domains"].values())
+        count = f"{holds} of {len(results['domains'])} domains"
         lines.append(f"More certain is closer to the source (Spearman above 0.6) in {count}.")
         return lines

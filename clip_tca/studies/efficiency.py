@@ -8,9 +8,9 @@ CUDA; on a CPU sampled from the resident memory, which does not grow when freed 
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -22,33 +22,34 @@ from clip_tca.evaluation.method_spec import MethodSpec, method_specs
 from clip_tca.evaluation.protocols import Clock, order, predict
 from clip_tca.methods.registry import base_method
 from clip_tca.results.schema import PLAIN_CLIP
-from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.base import Figure, Study, Subject
+from clip_tca.studies.figure_style import COLOURS, GREY, decades, dots, panels, value
 from clip_tca.studies.measured_methods import ADAPTING, STORED
 from clip_tca.studies.scores import accuracy
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class Efficiency(Study):
-    """Milliseconds for each image, and extra memory, by method."""
+    """Milliseconds for each image, and extra memory, by method.
+
+    Methods on images get ``pictures`` images of each domain, ``batch_size`` at a time.
+    """
 
     name = "efficiency"
     summary = "What does adaptation cost?"
     paper = "Efficiency, tables 2 and 3, figure 1b"
 
-    def __init__(
-        self, *, methods: str | list[str] | tuple[str, ...] = STORED, batch_size: int = 128, pictures: int = 256
-    ) -> None:
-        """Methods on images get ``pictures`` images of each domain, ``batch_size`` at a time."""
-        self.methods = choices("methods", methods, ADAPTING)
-        check_whole("batch_size", batch_size)
-        check_whole("pictures", pictures)
-        self.batch_size, self.pictures = batch_size, pictures
+    methods: str | list[str] | tuple[str, ...] = STORED
+    batch_size: int = 128
+    pictures: int = 256
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        self.methods = choices("methods", self.methods, ADAPTING)
+        check_whole("batch_size", self.batch_size)
+        check_whole("pictures", self.pictures)
+
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """Time, memory and accuracy of every method; plain CLIP's time and memory if there are images."""
-        subject = required(subject)
         device = subject.classifier.device
         bases = BaseRuns(subject.embedded, device, self.batch_size, None, subject.progress)
         methods = {method.name: self._method(method, subject, bases) for method in method_specs(self.methods, {})}
@@ -62,7 +63,7 @@ class Efficiency(Study):
             if i == 0:
                 bases.run(PLAIN_CLIP, {}, domain, seen[: self.batch_size])
             spent += Cost.of(Clock(), bases.run(PLAIN_CLIP, {}, domain, seen), len(seen))
-        return _summary(spent, None)
+        return _summary(spent)
 
     def _method(self, method: MethodSpec, subject: Subject, bases: BaseRuns) -> dict[str, Any]:
         spent, peaks, right, before = Cost(), [], [], []
@@ -70,14 +71,12 @@ class Efficiency(Study):
             seen = self._seen(len(y), method.base is not None and base_method(method.base).sees == "images")
             if i == 0:  # warm-up
                 _run(method, subject, bases, domain, seen[: max(2, self.batch_size)])
-            clock, base, peak, score = _run(method, subject, bases, domain, seen)
+            clock, base, peak, score, zero_shot = _run(method, subject, bases, domain, seen)
             spent += Cost.of(clock, base, len(seen))
             peaks.append(peak)
             right.append(score)
-            before.append(_zero_shot(subject, domain, seen))
-        measured = [peak for peak in peaks if peak is not None]
-        cost = _summary(spent, max(measured) if measured else None)
-        return {**cost, "accuracy": fmean(right), "zero_shot": fmean(before)}
+            before.append(zero_shot)
+        return {**_summary(spent, *peaks), "accuracy": fmean(right), "zero_shot": fmean(before)}
 
     def _seen(self, images: int, pictures: bool) -> Tensor:
         indices = order(images, "full", self.batch_size, 0)
@@ -85,8 +84,6 @@ class Efficiency(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """Time on a logarithmic axis, memory beside it."""
-        from clip_tca.studies.figure_style import COLOURS, GREY, decades, dots, panels, value
-
         rows = dict(results["methods"])
         if results["plain_clip"]:
             rows = {PLAIN_CLIP: results["plain_clip"], **rows}
@@ -137,31 +134,20 @@ class Efficiency(Study):
 _WITHOUT = "Stored embeddings, no pictures: what adaptation adds, without the cost of embedding."
 
 
-def _of(subject: Subject, domain: str, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """Embeddings and labels (for scoring) of the images ``seen`` of a domain, on the classifier's device."""
-    z, y = subject.embedded.data.domains[domain]
-    return subject.on_device(z[seen]), subject.on_device(y[seen])
-
-
-def _zero_shot(subject: Subject, domain: str, seen: Tensor) -> float:
-    """Accuracy without adaptation on the images ``seen``."""
-    z, y = _of(subject, domain, seen)
-    return accuracy(subject.classifier.predict(z), y)
-
-
 def _run(
     method: MethodSpec, subject: Subject, bases: BaseRuns, domain: str, seen: Tensor
-) -> tuple[Clock, BaseOutput | None, int | None, float]:
-    """Time, base method, memory and accuracy of a method on the images ``seen`` of a domain."""
-    z, y = _of(subject, domain, seen)
+) -> tuple[Clock, BaseOutput | None, int | None, float, float]:
+    """Time, base method, memory, accuracy and zero-shot accuracy of a method on the images ``seen`` of a domain."""
+    z, y = (subject.on_device(part[seen]) for part in subject.embedded.data.domains[domain])
     base = None if method.base is None else bases.run(method.base, method.base_options, domain, seen)
     given = (z, None) if base is None else (base.z, base.logits)
     with PeakMemory(bases.device) as memory:
         prediction = predict(method, subject.classifier, given[0], y, "transductive", bases.batch, given[1])
-    return prediction.clock, base, memory.peak, accuracy(prediction.classes, y)
+    zero_shot = accuracy(subject.classifier.predict(z), y)
+    return prediction.clock, base, memory.peak, accuracy(prediction.classes, y), zero_shot
 
 
-def _summary(spent: Cost, memory: int | None) -> dict[str, Any]:
+def _summary(spent: Cost, *peaks: int | None) -> dict[str, Any]:
     seconds = spent.adapting_seconds + spent.predicting_seconds + spent.base_seconds
-    most = [peak for peak in (memory, spent.base_memory_bytes) if peak is not None]
-    return {**asdict(spent), "ms_per_image": 1000 * seconds / spent.images, "memory_bytes": max(most) if most else None}
+    most = max((peak for peak in (*peaks, spent.base_memory_bytes) if peak is not None), default=None)
+    return {**asdict(spent), "ms_per_image": 1000 * seconds / spent.images, "memory_bytes": most}

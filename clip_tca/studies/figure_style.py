@@ -69,6 +69,12 @@ def panels(figure: Figure, titles: Sequence[str], height: float = 3.1, columns: 
     return axes[: len(titles)]
 
 
+def domain_panels(figure: Figure, results: dict[str, Any], **options: Any) -> list[tuple[Axes, Any]]:
+    """A panel for each domain, with the results of the domain; options as in :func:`panels`."""
+    axes = panels(figure, [label(name) for name in results["domains"]], **options)
+    return list(zip(axes, results["domains"].values(), strict=True))
+
+
 def legend_below(figure: Figure, panels: Axes | Sequence[Axes], columns: int = 4, title: str = "") -> None:
     """One legend below the figure, with the series of ``panels``."""
     entries = [panel.get_legend_handles_labels() for panel in (panels if isinstance(panels, Sequence) else [panels])]
@@ -124,16 +130,9 @@ def decades(panel: Axes) -> None:
 
 def value(panel: Axes, text: str, x: float, y: float, beside: bool = False) -> None:
     """A number above its dot, or beside it, readable where it meets a line."""
-    panel.annotate(
-        text,
-        (x, y),
-        (9, 0) if beside else (0, 11),
-        textcoords="offset points",
-        ha="left" if beside else "center",
-        va="center",
-        fontsize=9,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-    )
+    offset, side = ((9, 0), "left") if beside else ((0, 11), "center")
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+    panel.annotate(text, (x, y), offset, textcoords="offset points", ha=side, va="center", fontsize=9, bbox=box)
 
 
 def dots(panel: Axes, rows: Sequence[str]) -> None:

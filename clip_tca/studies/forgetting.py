@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clip_tca.core.checks import check_whole, choices
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.source_forgetting import measure_forgetting
-from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.base import Figure, Study, Subject
+from clip_tca.studies.figure_style import GREY, dots, label, legend_below, panels, series
 from clip_tca.studies.measured_methods import ADAPTING, STORED
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class Forgetting(Study):
-    """Accuracy on the reference domain after adapting to each of the others."""
+    """Accuracy on the reference domain after adapting to each of the others, ``batch_size`` images at a time."""
 
     name = "forgetting"
     summary = "What is forgotten of the source after adapting elsewhere?"
     paper = "Forgetting resistance, table 4"
     needs_reference = True
 
-    def __init__(self, *, methods: str | list[str] | tuple[str, ...] = STORED, batch_size: int = 128) -> None:
-        """Base methods adapt to ``batch_size`` images at a time."""
-        self.methods = choices("methods", methods, ADAPTING)
-        check_whole("batch_size", batch_size)
-        self.batch_size = batch_size
+    methods: str | list[str] | tuple[str, ...] = STORED
+    batch_size: int = 128
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        self.methods = choices("methods", self.methods, ADAPTING)
+        check_whole("batch_size", self.batch_size)
+
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """Accuracy with the adapted state, and without it (zero-shot)."""
-        subject = required(subject)
         g, (_, labels) = subject.classifier, subject.source()
         bases = BaseRuns(subject.embedded, g.device, self.batch_size, None, subject.progress)
         rows = measure_forgetting(method_specs(self.methods, {}), g, bases, str(subject.reference))
@@ -50,8 +50,6 @@ class Forgetting(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A row for each method, a marker for each domain adapted to."""
-        from clip_tca.studies.figure_style import GREY, dots, label, legend_below, panels, series
-
         height = 0.9 + 0.36 * len(results["methods"])
         title = f"Accuracy on {label(results['reference'])} with the state adapted to another domain"
         (panel,) = panels(figure, [title], height, 1)

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from clip_tca.adapters.linear import LinearTCA
-from clip_tca.adapters.pseudo_source import BALANCES
+from clip_tca.adapters.pseudo_source import BALANCES, Balance
 from clip_tca.core.checks import one_of, whole_numbers
-from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.base import Figure, Study, Subject
+from clip_tca.studies.figure_style import COLOURS, at_least, domain_panels, legend_below, level, series, sizes_axis
 from clip_tca.studies.scores import accuracy
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPER = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 100, 200, 300)
 """The values that the paper tries."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class K(Study):
-    """Accuracy of LinearTCA for each k, and with ``k="auto"``."""
+    """Accuracy of LinearTCA for each k of ``values``, and with ``k="auto"``.
+
+    ``balance`` is that of the classes (see :mod:`clip_tca.adapters.pseudo_source`).
+    """
 
     name = "k"
     summary = "How many pseudo-source embeddings?"
     paper = "Ablation study, figure 4c"
 
-    def __init__(self, *, values: list[int] | tuple[int, ...] = PAPER, balance: str = "estimated") -> None:
-        """Try ``values`` with this ``balance`` of classes (see :mod:`clip_tca.adapters.pseudo_source`)."""
-        self.values = whole_numbers("values", values)
-        one_of("balance", balance, tuple(name for name in BALANCES if name != "oracle"))
-        self.balance: Any = balance
+    values: list[int] | tuple[int, ...] = PAPER
+    balance: Balance = "estimated"
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        self.values = whole_numbers("values", self.values)
+        one_of("balance", self.balance, tuple(name for name in BALANCES if name != "oracle"))
+
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """Accuracy and size of the pseudo-source for each k."""
-        subject = required(subject)
         domains: dict[str, Any] = {}
         for name, z, y in subject.shifted_domains():
             rows = []
-            ks: list[Any] = ["auto", *self.values]
-            for k in ks:
+            k: Any
+            for k in ("auto", *self.values):
                 tca = LinearTCA(subject.classifier, k=k, balance=self.balance).fit(z)
                 size = int(tca.pseudo_source_counts_.sum())
                 rows.append({"k": k, "pseudo_source": size, "accuracy": accuracy(tca.predict(z), y)})
@@ -47,27 +50,16 @@ class K(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain."""
-        from clip_tca.studies.figure_style import (
-            COLOURS,
-            at_least,
-            label,
-            legend_below,
-            level,
-            panels,
-            series,
-            sizes_axis,
-        )
-
-        axes = panels(figure, [label(name) for name in results["domains"]], sharex=True)
-        for panel, domain in zip(axes, results["domains"].values(), strict=True):
+        panels = domain_panels(figure, results, sharex=True)
+        for panel, domain in panels:
             values = [row["k"] for row in domain["values"]]
             panel.plot(values, [row["accuracy"] for row in domain["values"]], label="linear-tca", **series(0))
             panel.axhline(domain["auto"]["accuracy"], color=COLOURS[1], linewidth=1.4, label="linear-tca, k = auto")
             level(panel, domain["zero_shot"], "zero-shot")
             sizes_axis(panel, values, "k")
             at_least(panel)
-        axes[0].set_ylabel("accuracy (%)")
-        legend_below(figure, axes[0])
+        panels[0][0].set_ylabel("accuracy (%)")
+        legend_below(figure, panels[0][0])
 
     def describe(self, results: dict[str, Any]) -> list[str]:
         """The range of k that helps."""

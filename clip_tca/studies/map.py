@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import as_list, check_whole, one_of
 from clip_tca.core.tensors import exact, unit
 from clip_tca.methods.base import prototypes
-from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.projection import METHODS, imported, label_places, neighbours, principal_axes, rounded
 from clip_tca.studies.scores import accuracy
 
@@ -42,42 +42,38 @@ COLOURS = (
 OTHERS = "#c8c8c8"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Map(Study):
-    """Embeddings in the plane, before and after adaptation."""
+    """Embeddings in the plane, before and after adaptation.
 
-    name: ClassVar[str] = "map"
-    summary: ClassVar[str] = "Embeddings before and after adaptation, in two dimensions"
-    paper: ClassVar[str] = "no figure of the paper: a view of your own data"
+    Args:
+        method: ``pca``, ``tsne`` (needs scikit-learn) or ``umap`` (needs umap-learn).
+        adapter: An adapter that uses no labels, such as ``linear-tca`` or ``conditional-tca``.
+        limit: Embeddings of each domain that are drawn, evenly spread; all are adapted and counted.
+        domain: Domain or domains to draw; None is every domain but the reference.
+        seed: Of t-SNE and UMAP.
+    """
 
-    def __init__(
-        self,
-        *,
-        method: str = "pca",
-        adapter: str = "linear-tca",
-        limit: int = 1500,
-        domain: str | Sequence[str] | None = None,
-        seed: int = 0,
-    ) -> None:
-        """Store the options.
+    name = "map"
+    summary = "Embeddings before and after adaptation, in two dimensions"
+    paper = "no figure of the paper: a view of your own data"
 
-        Args:
-            method: ``pca``, ``tsne`` (needs scikit-learn) or ``umap`` (needs umap-learn).
-            adapter: An adapter that uses no labels, such as ``linear-tca`` or ``conditional-tca``.
-            limit: Embeddings of each domain that are drawn, evenly spread; all are adapted and counted.
-            domain: Domain or domains to draw; None is every domain but the reference.
-            seed: Of t-SNE and UMAP.
-        """
-        one_of("method", method, METHODS)
-        one_of("adapter", adapter, tuple(name for name, registered in ADAPTERS.items() if not registered.oracle))
-        check_whole("limit", limit, 10)
-        check_whole("seed", seed, 0, 2**32 - 1)
-        self.method, self.adapter, self.limit, self.seed = method, adapter, limit, seed
+    method: str = "pca"
+    adapter: str = "linear-tca"
+    limit: int = 1500
+    domain: str | Sequence[str] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of("method", self.method, METHODS)
+        one_of("adapter", self.adapter, tuple(name for name, registered in ADAPTERS.items() if not registered.oracle))
+        check_whole("limit", self.limit, 10)
+        check_whole("seed", self.seed, 0, 2**32 - 1)
         # a folder may be called 2019, which --set takes for a number
-        self.domain = None if domain is None else tuple(map(str, as_list("domain", domain)))
+        self.domain = None if self.domain is None else tuple(map(str, as_list("domain", self.domain)))
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """Coordinates, predictions and accuracy, by domain."""
-        subject = required(subject)
         if self.method != "pca":
             imported(self.method)  # a missing package is reported before the measurement
         domains = subject.embedded.data.domains

@@ -1,7 +1,8 @@
-"""Scores that studies share: accuracy, mean and deviation, and a seeded order of images."""
+"""Scores that studies share: accuracy, mean and deviation, rank correlation, R²; and a seeded order of images."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 import torch
@@ -23,3 +24,28 @@ def accuracy(predicted: Tensor, labels: Tensor) -> float:
 def spread(values: list[float]) -> dict[str, float]:
     """Mean and population standard deviation."""
     return {"mean": fmean(values), "std": pstdev(values)}
+
+
+def ranks(values: Sequence[float]) -> Tensor:
+    """Ranks ``(n,)`` from 1; ties get their mean rank."""
+    x = torch.tensor(values, dtype=torch.float64)
+    below, equal = (x[None] < x[:, None]).sum(dim=1), (x[None] == x[:, None]).sum(dim=1)
+    return below + (equal + 1) / 2
+
+
+def pearson(x: Tensor, y: Tensor) -> float | None:
+    """Pearson's coefficient; None if one of them is constant."""
+    x, y = x - x.mean(), y - y.mean()
+    size = float(torch.linalg.vector_norm(x) * torch.linalg.vector_norm(y))
+    return float(x @ y) / size if size > 0 else None
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, with mean ranks for ties; None if one of them is constant."""
+    return pearson(ranks(x), ranks(y))
+
+
+def r_squared(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Share of the variance of ``y`` that a linear fit in ``x`` explains; None if one of them is constant."""
+    coefficient = pearson(torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64))
+    return None if coefficient is None else coefficient**2

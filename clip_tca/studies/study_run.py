@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.device import choose_device
@@ -27,9 +27,6 @@ from clip_tca.evaluation.inputs import Inputs
 from clip_tca.results.schema import SCHEMA_VERSION
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.registry import study_class
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 log = logging.getLogger("clip_tca")
 
@@ -73,7 +70,7 @@ def run_study(
         log.warning("%s makes its own data: %s is ignored", name, dataset or reference)
     began = time.perf_counter()
     with without_warnings():
-        results = study.measure(subject)
+        results = study.measure(cast(Subject, subject))
     seconds = time.perf_counter() - began
     return {
         "schema_version": SCHEMA_VERSION,
@@ -168,7 +165,8 @@ def _draw(record: dict[str, Any], parts: dict[str, Path]) -> None:
     from clip_tca.studies.figure_style import STYLE
 
     study, _ = build_study(record["study"], record["options"])
-    title, alt = _title(record), " ".join(record["finding"])
+    where = f" ({record['dataset']})" if record["dataset"] else ""
+    title, alt = f"{record['title'][:1].upper()}{record['title'][1:]}{where}", " ".join(record["finding"])
     about: dict[str, dict[str, Any]] = {
         "svg": {"Title": title, "Description": alt, "Date": None, "Creator": "clip-tca"},
         "png": {"Title": title, "Description": alt, "Software": "clip-tca"},
@@ -177,19 +175,8 @@ def _draw(record: dict[str, Any], parts: dict[str, Path]) -> None:
     with rc_context(style):
         figure = Figure(layout="constrained")
         study.draw(json.loads(json.dumps(record["results"])), figure)
-        _set_title(figure, title)
+        if not figure.get_suptitle():  # the study has set none of its own
+            lines = textwrap.fill(title, int(figure.get_size_inches()[0] * 10))
+            figure.suptitle(lines, x=0.01, ha="left", fontsize=12, fontweight="bold")
         for form, part in parts.items():
             figure.savefig(part, format=form, dpi=DPI, metadata=about[form])
-
-
-def _title(record: dict[str, Any]) -> str:
-    where = f" ({record['dataset']})" if record["dataset"] else ""
-    return f"{record['title'][:1].upper()}{record['title'][1:]}{where}"
-
-
-def _set_title(figure: Figure, title: str) -> None:
-    """Set the record's title at the left, in lines that fit, unless the study has set its own."""
-    if figure.get_suptitle():
-        return
-    lines = textwrap.fill(title, int(figure.get_size_inches()[0] * 10))
-    figure.suptitle(lines, x=0.01, ha="left", fontsize=12, fontweight="bold")

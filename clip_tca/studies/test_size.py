@@ -6,20 +6,23 @@ accuracies of different sizes are on the same images.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from clip_tca.core.checks import check_whole, choices, whole_numbers
 from clip_tca.evaluation.method_spec import method_specs
-from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.base import Figure, Study, Subject
+from clip_tca.studies.figure_style import COLOURS, at_least, domain_panels, legend_below, level, series, sizes_axis
 from clip_tca.studies.measured_methods import ADAPTING_EMBEDDINGS
 from clip_tca.studies.scores import accuracy, shuffled, spread
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class TestSize(Study):
-    """Accuracy over the number of test embeddings seen."""
+    """Accuracy over the number of test embeddings seen.
+
+    Draws ``seeds`` random parts of each of ``sizes``; sizes beyond the domain's are left out.
+    """
 
     __test__ = False  # not a test, despite its name
 
@@ -27,24 +30,19 @@ class TestSize(Study):
     summary = "How many test embeddings are enough?"
     paper = "Ablation study, figure 4d"
 
-    def __init__(
-        self,
-        *,
-        sizes: list[int] | tuple[int, ...] = (50, 100, 200, 400, 800, 1600, 3200),
-        seeds: int = 5,
-        methods: str | list[str] | tuple[str, ...] = ("linear-tca", "conditional-tca"),
-    ) -> None:
-        """Draw ``seeds`` random parts of each of ``sizes``; sizes beyond the domain's are left out."""
-        self.sizes = whole_numbers("sizes", sizes)
-        check_whole("seeds", seeds)
-        self.seeds = seeds
-        self.methods = choices("methods", methods, ADAPTING_EMBEDDINGS)
+    sizes: list[int] | tuple[int, ...] = (50, 100, 200, 400, 800, 1600, 3200)
+    seeds: int = 5
+    methods: str | list[str] | tuple[str, ...] = ("linear-tca", "conditional-tca")
+
+    def __post_init__(self) -> None:
+        self.sizes = whole_numbers("sizes", self.sizes)
+        check_whole("seeds", self.seeds)
+        self.methods = choices("methods", self.methods, ADAPTING_EMBEDDINGS)
         if self.sizes[0] < 2:
             raise ValueError("sizes: 1; a fit needs at least 2 embeddings")
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """Mean and deviation over seeds, for each domain, method and size; and the fit on everything."""
-        subject = required(subject)
         g = subject.classifier
         domains: dict[str, Any] = {}
         for name, z, y in subject.shifted_domains():
@@ -67,19 +65,8 @@ class TestSize(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain, a line and a band of one standard deviation for each method."""
-        from clip_tca.studies.figure_style import (
-            COLOURS,
-            at_least,
-            label,
-            legend_below,
-            level,
-            panels,
-            series,
-            sizes_axis,
-        )
-
-        axes = panels(figure, [label(name) for name in results["domains"]])
-        for panel, domain in zip(axes, results["domains"].values(), strict=True):
+        panels = domain_panels(figure, results)
+        for panel, domain in panels:
             for i, (method, rows) in enumerate(domain["methods"].items()):
                 x, mean = [row["images"] for row in rows], [row["mean"] for row in rows]
                 low, high = ([row["mean"] + sign * row["std"] for row in rows] for sign in (-1, 1))
@@ -88,8 +75,8 @@ class TestSize(Study):
             level(panel, domain["zero_shot"], "zero-shot")
             sizes_axis(panel, x, "test embeddings seen")
             at_least(panel)
-        axes[0].set_ylabel("accuracy on the domain (%)")
-        legend_below(figure, axes[0])
+        panels[0][0].set_ylabel("accuracy on the domain (%)")
+        legend_below(figure, panels[0][0])
 
     def describe(self, results: dict[str, Any]) -> list[str]:
         """Accuracy with few and with all embeddings, and from which size on it is above zero-shot."""

@@ -21,8 +21,9 @@ centre from its own in the source, and accuracy of g. Only the last two use the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -59,24 +60,26 @@ FINAL = {
 """The maps, by the names in the record."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Toy(Study):
-    """LinearTCA and MLP maps of the paper's two-dimensional shifts."""
+    """LinearTCA and MLP maps of the paper's two-dimensional shifts.
 
-    name: ClassVar[str] = "toy"
-    summary: ClassVar[str] = "Linear and non-linear shifts in two dimensions, and what linear and MLP maps make of them"
-    paper: ClassVar[str] = "Figure 4 (a, b) and the appendix's figures of the adaptation process"
-    needs_data: ClassVar[bool] = False
+    Args:
+        seed: Of the points, and of the MLPs' first layers.
+        points: Test points of each cluster.
+    """
 
-    def __init__(self, *, seed: int = 0, points: int = TEST_POINTS) -> None:
-        """Store the options.
+    name = "toy"
+    summary = "Linear and non-linear shifts in two dimensions, and what linear and MLP maps make of them"
+    paper = "Figure 4 (a, b) and the appendix's figures of the adaptation process"
+    needs_data = False
 
-        Args:
-            seed: Of the points, and of the MLPs' first layers.
-            points: Test points of each cluster.
-        """
-        check_whole("seed", seed, 0, 2**63 - 1)
-        check_whole("points", points, 2, 100_000)
-        self.seed, self.points = seed, points
+    seed: int = 0
+    points: int = TEST_POINTS
+
+    def __post_init__(self) -> None:
+        check_whole("seed", self.seed, 0, 2**63 - 1)
+        check_whole("points", self.points, 2, 100_000)
 
     def measure(self, subject: Subject | None = None) -> dict[str, Any]:
         """Points, distances and accuracy of every map, by shift."""

@@ -12,7 +12,7 @@ The paper's TCA(a), fine-tuned on the labelled test set, is another model and no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +23,9 @@ from clip_tca.adapters.solvers import monge
 from clip_tca.adapters.statistics import Moments, ledoit_wolf_shrinkage, shrink
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import exact
-from clip_tca.studies.base import Study, Subject, required
+from clip_tca.studies.base import Figure, Study, Subject
+from clip_tca.studies.figure_style import COLOURS, GREY, at_least, domain_panels, dots, value
 from clip_tca.studies.scores import accuracy
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ROWS = {
     "zero-shot": [],
@@ -64,9 +62,8 @@ class UpperBound(Study):
     paper = "Upper performance bound for TCA, table 7"
     needs_reference = True
 
-    def measure(self, subject: Subject | None) -> dict[str, Any]:
+    def measure(self, subject: Subject) -> dict[str, Any]:
         """Accuracy of every row on every domain."""
-        subject = required(subject)
         g, (source, truth) = subject.classifier, subject.source()
         domains: dict[str, Any] = {}
         for name, z, y in subject.shifted_domains():
@@ -88,11 +85,8 @@ class UpperBound(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain, a dot for each row; oracles are open."""
-        from clip_tca.studies.figure_style import COLOURS, GREY, at_least, dots, label, panels, value
-
         rows = list(results["uses"])
-        axes = panels(figure, [label(name) for name in results["domains"]], 2.3, sharey=True)
-        for panel, domain in zip(axes, results["domains"].values(), strict=True):
+        for panel, domain in domain_panels(figure, results, height=2.3, sharey=True):
             dots(panel, [row.replace(", ", ",\n") for row in rows])
             panel.axvline(domain["zero-shot"], color=GREY, linestyle=(0, (4, 3)), linewidth=1.2)
             for i, row in enumerate(rows):

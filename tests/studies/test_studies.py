@@ -17,8 +17,8 @@ from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.studies.base import Subject
-from clip_tca.studies.correlation import r_squared, ranks, spearman
 from clip_tca.studies.registry import NAMES, study_class
+from clip_tca.studies.scores import r_squared, ranks, spearman
 from clip_tca.studies.study_run import output_files, run_study, save_study
 from clip_tca.studies.upper_bound import in_proportion, predict_aligned
 
