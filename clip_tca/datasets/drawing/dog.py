@@ -35,7 +35,7 @@ def dog(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         fig.ellipse((0.25, 0.045), (0.09, 0.05), paw, 0.85)
         base = (chest[0] - 0.02, chest[1] + 0.06)
     else:
-        legs(fig, rng, half - 0.08, -half + 0.08, y - 0.03, widths, (coat, coat), False, stride)
+        legs(fig, rng, (half - 0.08, -half + 0.08, y - 0.03), widths, (coat, coat), False, stride)
         fig.layer()
         rump, wag = (-half - 0.08, y + 0.08), u(0.5, 1.5)
         end = along(rump, np.pi - wag, 0.34)
@@ -49,7 +49,7 @@ def dog(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
             coat,
             0.6,
         )
-        legs(fig, rng, half - 0.03, -half + 0.03, y - 0.02, widths, (coat, paw), True, stride)
+        legs(fig, rng, (half - 0.03, -half + 0.03, y - 0.02), widths, (coat, paw), True, stride)
         base = (half + 0.02, y + 0.1)
     if rng.random() < 0.45:
         for _ in range(3):

@@ -18,7 +18,7 @@ def elephant(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     length, depth, top = u(0.95, 1.15), u(0.68, 0.78), u(0.42, 0.52)
     half, y, stride = length / 2, top + depth * 0.42, u(0.0, 0.14)
     widths, nail = (0.3, 0.25, 0.23), shade(skin, 1.35)
-    legs(fig, rng, half - 0.2, -half + 0.1, y - 0.1, widths, (skin, shade(skin, 0.9)), False, stride)
+    legs(fig, rng, (half - 0.2, -half + 0.1, y - 0.1), widths, (skin, shade(skin, 0.9)), False, stride)
     fig.layer()
     rump = (-half - 0.26, y + 0.12)
     fig.tube(
@@ -35,7 +35,7 @@ def elephant(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         skin,
         0.6,
     )
-    legs(fig, rng, half - 0.12, -half + 0.06, y - 0.1, widths, (skin, shade(skin, 0.95)), True, stride)
+    legs(fig, rng, (half - 0.12, -half + 0.06, y - 0.1), widths, (skin, shade(skin, 0.95)), True, stride)
     for part in [p for p in fig.parts if p.relief == 0.75 and len(p.points) == 4]:
         (x0, y0), (x1, _) = part.points[0], part.points[3]
         for k in (0.35, 0.65, 0.95):

@@ -18,7 +18,7 @@ def giraffe(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     length, depth, top = u(0.7, 0.85), u(0.36, 0.42), u(0.85, 1.05)
     half, y, stride = length / 2, top + depth * 0.3, u(0.02, 0.2)
     widths = (0.16, 0.09, 0.065)
-    legs(fig, rng, half - 0.1, -half + 0.1, y - 0.05, widths, (coat, (95, 75, 60)), False, stride)
+    legs(fig, rng, (half - 0.1, -half + 0.1, y - 0.05), widths, (coat, (95, 75, 60)), False, stride)
     fig.layer()
     rump = (-half - 0.1, y + 0.02)
     tip = (rump[0] - u(0.02, 0.16), rump[1] - 0.5)
@@ -44,7 +44,7 @@ def giraffe(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         [at(0, 0), at(0.12, 0), at(0.27, -0.02)], [0.15 * look.head, 0.15 * look.head, 0.1 * look.head], coat, 0.85
     )
     fig.ellipse(at(0.28, -0.02), (0.055 * look.head, 0.045 * look.head), shade(coat, 1.45), 0.85, face, outlined=False)
-    legs(fig, rng, half - 0.06, -half + 0.05, y - 0.02, widths, (coat, (95, 75, 60)), True, stride)
+    legs(fig, rng, (half - 0.06, -half + 0.05, y - 0.02), widths, (coat, (95, 75, 60)), True, stride)
     for t in np.arange(0.12, 0.97, 0.115):
         for side in (-0.5, 0.5):
             p = (

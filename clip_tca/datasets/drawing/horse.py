@@ -19,7 +19,7 @@ def horse(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     half, y = length / 2, top + depth * 0.3
     hoof = DARK if rng.random() < 0.7 else (120, 105, 90)
     widths = (0.19, 0.11, 0.075)
-    legs(fig, rng, half - 0.14, -half + 0.08, y - 0.05, widths, (coat, hoof), False, stride)
+    legs(fig, rng, (half - 0.14, -half + 0.08, y - 0.05), widths, (coat, hoof), False, stride)
     fig.layer()
     lift, flow = u(-0.1, 0.25) + 0.25 * running, u(0.9, 1.3)
     rump = (-half - 0.06, y + 0.1)
@@ -76,7 +76,7 @@ def horse(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     fig.ellipse(at(0.4, 0.02), (0.014, 0.014), DARK, 0.8, outlined=False)
     fig.stroke([at(0.43, -0.035), at(0.34, -0.035)], 0.012, DARK)
     eye(fig, at(0.13, 0.035), 0.022, look)
-    legs(fig, rng, half - 0.1, -half + 0.04, y - 0.02, widths, (coat, hoof), True, stride)
+    legs(fig, rng, (half - 0.1, -half + 0.04, y - 0.02), widths, (coat, hoof), True, stride)
     fig.layer()
     up = neck + np.pi / 2
     crest = [along(p, up, w) for p, w in ((poll, 0.09), (bend, 0.14), (along(base, neck + 0.5, 0.13), 0.17))]
