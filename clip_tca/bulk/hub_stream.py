@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clip_tca.bulk.shards import ShardedEmbeddings, check_agreement
+from clip_tca.core.checks import one_line
 from clip_tca.core.hub_access import go_offline_if_unreachable
 from clip_tca.datasets.formats.base import ROWS, Target
 from clip_tca.datasets.formats.columns import TableShard, regrouped
@@ -46,14 +47,7 @@ class HubShard(TableShard):
 def open_hub(
     hub_id: str, revision: str | None = None, split: str = "train", column: str | None = None
 ) -> ShardedEmbeddings:
-    """The shards of a split, in order.
-
-    Args:
-        hub_id: ``owner/name``.
-        revision: Commit or tag.
-        split: Of the data set.
-        column: List column with the embeddings; None looks for the usual names.
-    """
+    """The shards of a split of ``owner/name``, in order; ``revision`` is a commit or tag, ``column`` as for files."""
     go_offline_if_unreachable()
     import datasets
 
@@ -62,16 +56,12 @@ def open_hub(
         source = datasets.load_dataset(hub_id, revision=revision, split=split, streaming=True)
         parts = [source.shard(source.num_shards, i) for i in range(source.num_shards)]
         shards = [HubShard(part, i, hub_id, column) for i, part in enumerate(parts)]
-    except ValueError as error:
-        if str(error).startswith(hub_id):
-            raise
-        raise _unreachable(hub_id, error) from None
     except Exception as error:
-        raise _unreachable(hub_id, error) from error
+        if isinstance(error, ValueError) and str(error).startswith(hub_id):  # one of ours, about its content
+            raise
+        reason = one_line(error)
+        raise ValueError(
+            f"{hub_id}: could not be streamed ({reason}); check the name, the split and the network"
+        ) from error
     check_agreement(shards)
     return ShardedEmbeddings(list(shards), single=False)
-
-
-def _unreachable(hub_id: str, error: Exception) -> ValueError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return ValueError(f"{hub_id}: could not be streamed ({reason}); check the name, the split and the network")

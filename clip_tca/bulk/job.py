@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +24,7 @@ from tqdm import tqdm
 from clip_tca.adapters.base import Adapter
 from clip_tca.bulk.application import Application
 from clip_tca.bulk.layout import Layout
-from clip_tca.bulk.overlap import WriteBehind, read_ahead
+from clip_tca.bulk.overlap import read_ahead, write_behind
 from clip_tca.bulk.reading import CheckedBlock, checked_blocks
 from clip_tca.bulk.shards import WorkUnit, share
 from clip_tca.bulk.staging import FULL, Staging
@@ -141,8 +141,6 @@ class Job:
         tally.fitting_seconds = fitting.fitting_seconds
         return tally
 
-    # -- first pass ----------------------------------------------------------------------------------------------------
-
     def _fit(self, units: list[WorkUnit]) -> Tally:
         adapter, processes = self.adapter, self.processes
         began = time.perf_counter()
@@ -185,14 +183,12 @@ class Job:
                 bar.update(checked.read)
         return tally
 
-    # -- second pass, or the only one ----------------------------------------------------------------------------------
-
     def adapt_units(self, units: list[WorkUnit], sink_of: Callable[[WorkUnit], Sink]) -> Tally:
         """Read, adapt and write, all at the same time, shard after shard."""
         apply = Application(self.adapter, self.layout.kinds, self.device, self.labels is not None, self.batch)
         tally, began = Tally(), time.perf_counter()
         blocks = read_ahead(checked_blocks(self.layout.source, units, self.drop_bad, self._rows()))
-        with WriteBehind() as writing, self._bar(units, "adapting") as bar:
+        with write_behind() as call, self._bar(units, "adapting") as bar:
             for _, group in groupby(blocks, key=lambda checked: checked.unit.shard):
                 sink = None
                 for checked in group:
@@ -200,11 +196,11 @@ class Job:
                     tally.leave_out(checked)
                     if len(checked.block):
                         result = apply(checked.block)
-                        writing.call(sink.write, result)
+                        call(sink.write, result)
                         self._score(checked, result, tally)
                     bar.update(checked.read)
                 if sink is not None:
-                    writing.call(sink.close)
+                    call(sink.close)
         if self.batch:
             _check_rows(tally, 1)
             self._save()
@@ -233,18 +229,14 @@ class Job:
         before = sum(count for start, count in dropped.items() if start < unit.start)
         return self.layout.sink(out, shard, unit.start - before, shard.rows - sum(dropped.values()))
 
-    # -- around it -----------------------------------------------------------------------------------------------------
-
     def _sum(self, work: Callable[[], Tally]) -> Tally:
         """Count in every process; all of them get the sum."""
         return sum(self.processes.all_gather(self.processes.together(work)), Tally())
 
-    @contextmanager
-    def _bar(self, units: list[WorkUnit], title: str) -> Iterator[tqdm[Any]]:
+    def _bar(self, units: list[WorkUnit], title: str) -> tqdm[Any]:
         total = sum(unit.stop - unit.start for unit in units) or None
         hidden = None if self.progress and self.processes.first else True
-        with tqdm(total=total, desc=title, unit="row", unit_scale=True, disable=hidden, leave=False) as bar:
-            yield bar
+        return tqdm(total=total, desc=title, unit="row", unit_scale=True, disable=hidden, leave=False)
 
     def _check_classes(self) -> None:
         """A pseudo-source has rows for every class: refuse more classes than fit into half of the memory."""

@@ -36,11 +36,7 @@ class Layout:
     @property
     def dtypes(self) -> dict[Kind, np.dtype[Any]]:
         """Dtype of every kind that is written."""
-        dtypes: dict[Kind, np.dtype[Any]] = {
-            "embeddings": self.dtype.newbyteorder("<"),
-            "labels": np.dtype("<i8"),
-            "scores": np.dtype("<f4"),
-        }
+        dtypes = {"embeddings": self.dtype.newbyteorder("<"), "labels": np.dtype("<i8"), "scores": np.dtype("<f4")}
         return {kind: dtypes[kind] for kind in self.kinds}
 
     def row_bytes(self) -> int:

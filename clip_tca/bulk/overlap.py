@@ -6,7 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -52,35 +52,17 @@ def read_ahead(items: Iterator[T], depth: int = 2) -> Iterator[T]:
         thread.join(1.0)  # no longer: it may wait for rows on a pipe that never come
 
 
-class WriteBehind:
-    """Calls made by one thread, in order, at most one of them waiting; an error is raised by the next call."""
+@contextmanager
+def write_behind() -> Iterator[Callable[..., None]]:
+    """A function that has calls made by one thread, in order, at most one waiting; the next call raises its error."""
+    waiting: list[Future[None]] = []
 
-    def __init__(self) -> None:
-        """Start the thread."""
-        self._pool = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
+    def call(work: Callable[..., None], *arguments: Any) -> None:
+        if waiting:
+            waiting.pop().result()
+        waiting.append(pool.submit(work, *arguments))
 
-    def call(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Wait for the call before, then have this one made."""
-        self.wait()
-        self._last = self._pool.submit(work, *arguments)
-
-    def wait(self) -> None:
-        """Wait until everything has been done."""
-        if self._last is not None:
-            last, self._last = self._last, None
-            last.result()
-
-    def __enter__(self) -> WriteBehind:
-        """Use it in a ``with`` block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the thread."""
-        try:
-            if kind is None:
-                self.wait()
-        finally:
-            self._pool.shutdown()
+    with ThreadPoolExecutor(1) as pool:
+        yield call
+        if waiting:
+            waiting.pop().result()

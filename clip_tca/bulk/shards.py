@@ -78,9 +78,7 @@ def share(units: list[WorkUnit], rank: int, size: int) -> list[WorkUnit]:
 def open_embeddings(source: str, column: str | None = None) -> ShardedEmbeddings:
     """A file, a folder of shards, or a glob pattern; shards in the order of the numbers in their names.
 
-    Args:
-        source: Path or pattern.
-        column: Array, tensor or column with the embeddings; None looks for the usual names.
+    ``column`` is the array, tensor or column with the embeddings; None looks for the usual names.
     """
     path = Path(source)
     single = path.is_file()

@@ -12,7 +12,6 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from types import TracebackType
 
 from clip_tca.core.files import PART, lock, sweep
 
@@ -110,9 +109,7 @@ class Staging:
                 os.replace(old, final)
                 raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Remove what is left."""
         if self.first:
             shutil.rmtree(self.folder, ignore_errors=True)

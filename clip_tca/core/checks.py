@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+_NUMBERS = (int, float, np.integer, np.floating)
+
 
 def is_whole(value: Any, least: int) -> bool:
     """Whether ``value`` is a whole number of at least ``least``."""
@@ -67,12 +69,13 @@ def choices(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
+def one_line(reason: object) -> str:
+    """The message of an error in one line, shortened, for another error; its class if it has none."""
+    return " ".join(str(reason).split())[:200] or type(reason).__name__
+
+
 def _finite(value: Any) -> bool:
-    return (
-        isinstance(value, (int, float, np.integer, np.floating))
-        and not isinstance(value, bool)
-        and abs(value) < math.inf
-    )
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def _is(value: Any, also: str | None) -> bool:

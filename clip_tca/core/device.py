@@ -16,15 +16,14 @@ def choose_device(name: str) -> torch.device:
         name = next((kind for kind, available in kinds.items() if available), "cpu")
     if name == "cuda" and "LOCAL_RANK" in os.environ and torch.cuda.device_count():
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     try:
         device = torch.device(name)
-    except RuntimeError:
+        count = counts[device.type]
+    except (RuntimeError, KeyError):
         raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps") from None
-    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if device.type not in counts:
-        raise ValueError(f"device: {name!r}; allowed are auto, cpu, cuda, cuda:N and mps")
-    if (device.index or 0) >= counts[device.type]:
-        raise ValueError(f"device: {name!r}, but this machine has {counts[device.type]} of that kind; use auto or cpu")
+    if (device.index or 0) >= count:
+        raise ValueError(f"device: {name!r}, but this machine has {count} of that kind; use auto or cpu")
     return device
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import os
@@ -10,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,11 +98,11 @@ def _lock_if_possible(path: Path) -> int | None:
         return None
 
 
-def lock(path: Path) -> int:
+def lock(path: Path, wait: bool = False) -> int:
     """Lock ``path`` against other runs; the lock ends when the returned handle is closed or the process ends.
 
     Raises:
-        BlockingIOError: If another run holds the lock.
+        BlockingIOError: If another run holds the lock, unless ``wait``.
         FileNotFoundError: If ``path`` is gone.
         OSError: If this system or file system has no such locks.
     """
@@ -113,7 +112,7 @@ def lock(path: Path) -> int:
         raise OSError(errno.ENOLCK, "no locks on this system") from None
     handle = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not os.path.samestat(os.stat(path), os.fstat(handle)):
             raise FileNotFoundError(errno.ENOENT, "replaced in the meantime", str(path))
     except BaseException:
@@ -125,7 +124,7 @@ def lock(path: Path) -> int:
 def sweep(leftovers: Iterable[Path]) -> None:
     """Remove the leftovers of killed runs; what another run is still writing is locked, and stays."""
     for leftover in leftovers:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             handle = lock(leftover)
             try:
                 shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()

@@ -65,16 +65,14 @@ class Processes:
 
     def together(self, work: Callable[[], T]) -> T:
         """Do ``work`` in every process; if one fails, all fail, and the first raises the first error."""
+        if self.size == 1:
+            return work()
         error: Exception | None = None
         result: Any = None
         try:
             result = work()
         except Exception as raised:
             error = raised
-        if self.size == 1:
-            if error is not None:
-                raise error
-            return result  # type: ignore[no-any-return]
         reasons = self.all_gather(None if error is None else str(error))
         reason = next((reason for reason in reasons if reason is not None), None)
         if reason is None:

@@ -8,14 +8,7 @@ FOLDERS = ("prompts", "eval")
 
 
 def resource(name: str) -> Path:
-    """The path of a bundled file, such as ``prompts/watt.txt``.
-
-    Args:
-        name: Path in ``prompts/`` or ``eval/``.
-
-    Raises:
-        FileNotFoundError: If it is in neither place.
-    """
+    """The path of a bundled file, such as ``prompts/watt.txt``; FileNotFoundError if it is in neither place."""
     package = Path(__file__).resolve().parents[1]
     parts = Path(name).parts
     if not parts or parts[0] not in FOLDERS or ".." in parts:

@@ -54,9 +54,6 @@ def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
         text: Which text embeddings to take, such as ``text.single``; None takes the only ones, or ``text.watt`` if
             there are several.
 
-    Returns:
-        The embeddings and labels of every domain, the text embeddings and the scale.
-
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If it is truncated or damaged, or if one of the tensors is missing or does not fit the others.
@@ -85,9 +82,8 @@ def _read(file: SafetensorsFile, text: str) -> EmbeddingSet:
         if tensor not in file.headers:
             raise KeyError(tensor)
     domains = {name: (file.read(f"{name}.embeddings"), file.read(f"{name}.labels").long()) for name in names}
-    classes, about = (
-        json.loads(file.metadata.get(key, default)) for key, default in (("classes", "null"), ("about", "{}"))
-    )
+    optional = (("classes", "null"), ("about", "{}"))
+    classes, about = (json.loads(file.metadata.get(key, default)) for key, default in optional)
     return EmbeddingSet(file.read(text), float(file.metadata["scale"]), domains, classes, about)
 
 

@@ -44,28 +44,19 @@ def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
         raise FileNotFoundError(
             f"{folder}: no {benchmark.title} found; a folder is expected that looks like {benchmark.layout()}"
         )
-    classes, ignored = benchmark.classes, []
+    ignored: list[str] = []
     domains: dict[str, Domain] = {}
-    for path in sorted(
-        _folders(root), key=lambda path: -_count(_release(path, benchmark, benchmark.domain(path.name)))
-    ):
+    for path in sorted(_folders(root), key=lambda path: -_count(_release(path, benchmark))):
         name = benchmark.domain(path.name)
         if name is None or name in domains:  # of two folders for a domain the one with more images is used
             ignored.append(path.name)
             continue
-        class_folders = _release(path, benchmark, name)
         ignored += [f"{path.name}/{c}" for c, _ in _classes(path, benchmark, wanted=False)]
-        domains[name] = _domain(path, [(benchmark.label(c), p) for c, p in class_folders], ignored)
+        domains[name] = _domain(path, [(benchmark.label(c), p) for c, p in _release(path, benchmark)], ignored)
     ordered = {name: domains[name] for name in benchmark.domains if name in domains}
-    return ImageSet(
-        benchmark.name,
-        classes,
-        ordered,
-        {"kind": "folder", "path": str(root)},
-        benchmark.images,
-        benchmark.class_images,
-        ignored,
-    )
+    origin = {"kind": "folder", "path": str(root)}
+    published = benchmark.images, benchmark.class_images
+    return ImageSet(benchmark.name, benchmark.classes, ordered, origin, *published, ignored)
 
 
 def load_folder(folder: Path) -> ImageSet:
@@ -118,23 +109,23 @@ def _best(folder: Path, benchmark: Benchmark) -> Path | None:
     best, most, level = None, 0, [folder]
     for _ in range(DEPTH):
         for root in level:
-            domains = [path for path in _folders(root) if benchmark.domain(path.name)]
-            count = sum(len(_release(path, benchmark, benchmark.domain(path.name))) for path in domains)
+            count = sum(len(_release(path, benchmark)) for path in _folders(root))
             if count > most:
                 best, most = root, count
         level = [path for root in level for path in _folders(root)] if len(level) < 200 else []
     return best
 
 
-def _release(path: Path, benchmark: Benchmark, domain: str | None) -> list[ClassFolder]:
-    """Class folders of a domain, inside ``full``, ``train``, ``test``, … if the release has such a level."""
+def _release(path: Path, benchmark: Benchmark) -> list[ClassFolder]:
+    """Class folders of a domain inside ``full``, ``train``, ``test``, … if the release has such a level."""
+    domain = benchmark.domain(path.name)
+    if domain is None:
+        return []
     inner = {plain(child.name): child for child in _folders(path)}
     layouts = [
         [folder for level in levels if level in inner for folder in _classes(inner[level], benchmark)]
         for levels in (("full",), SPLITS, ("train", "test"))
     ]
-    if domain is None:
-        return []
     layouts = [folders for folders in [*layouts, _classes(path, benchmark)] if folders]
     if len(layouts) < 2:
         return next(iter(layouts), [])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clip_tca.core.checks import one_line
 from clip_tca.core.hub_access import go_offline_if_unreachable
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import Picture, mark
@@ -31,10 +32,7 @@ class Rows:
 
     def __call__(self, index: int) -> Picture:
         """Bytes or path of image ``index``."""
-        value = self.table[self.indices[index]][self.column]
-        if isinstance(value, dict):
-            value = value["bytes"] if value.get("bytes") is not None else value.get("path")
-        return value  # type: ignore[no-any-return]
+        return _content(self.table[self.indices[index]][self.column])  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,14 @@ def load_hub(
         columns: Names of the columns.
     """
     table = _table(hub_id, revision)
-    from datasets import ClassLabel
+    from datasets import ClassLabel, Image
 
     columns = columns or Columns()
     image = _column(table, columns.image, IMAGE_COLUMNS, "image")
     label = _column(table, columns.label, LABEL_COLUMNS, "label")
     domain = _column(table, columns.domain, DOMAIN_COLUMNS, "domain", optional=True)
-    table = _undecoded(table, image)
+    if isinstance(table.features[image], Image):
+        table = table.cast_column(image, Image(decode=False))
     feature = table.features[label]
     names = feature.names if isinstance(feature, ClassLabel) else None
     classes, labels = _labels(table[label], names, benchmark, f"{hub_id}, column {label}")
@@ -111,9 +110,8 @@ def _table(hub_id: str, revision: str | None) -> Dataset:
         else:
             loaded = datasets.load_dataset(hub_id, revision=revision)
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"{hub_id}: could not be loaded as a data set ({reason}); check the name and the network, "
+            f"{hub_id}: could not be loaded as a data set ({one_line(error)}); check the name and the network, "
             "or give a local copy: --data-dir FOLDER, or --hub-id PATH of a saved data set or Parquet file"
         ) from error
     if isinstance(loaded, dict):
@@ -134,26 +132,14 @@ def _column(table: Dataset, given: str | None, usual: tuple[str, ...], what: str
     return column
 
 
-def _undecoded(table: Dataset, image: str) -> Dataset:
-    from datasets import Image
-
-    return table.cast_column(image, Image(decode=False)) if isinstance(table.features[image], Image) else table
-
-
 def _labels(
     values: Sequence[Any], names: list[str] | None, benchmark: Benchmark | None, where: str
 ) -> tuple[list[str], list[int]]:
     """Class names and the label of every row."""
-    if names:
-        unlabeled = next((i for i, value in enumerate(values) if value is None or not 0 <= value < len(names)), None)
-        if unlabeled is not None:
-            raise ValueError(f"{where}: row {unlabeled} has no label ({values[unlabeled]})")
-        words = [names[value] for value in values]
-    else:
-        unlabeled = next((i for i, value in enumerate(values) if value is None), None)
-        if unlabeled is not None:
-            raise ValueError(f"{where}: row {unlabeled} has no label")
-        words = [str(value) for value in values]
+    for row, value in enumerate(values):
+        if value is None or (names and not 0 <= value < len(names)):
+            raise ValueError(f"{where}: row {row} has no label" + (f" ({value})" if names else ""))
+    words = [names[value] if names else str(value) for value in values]
     if benchmark is None:
         classes = names or sorted(
             set(words), key=lambda word: (not word.isdecimal(), int(word) if word.isdecimal() else 0, word)
@@ -192,11 +178,7 @@ def _domains(
 
 
 def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:
-    """Size and content hash of each encoded image (see :func:`clip_tca.datasets.pictures.mark`).
-
-    Raises:
-        ValueError: If a row names a file that did not come with the data set.
-    """
+    """The mark of each encoded image; refuses rows that name a file that did not come with the data set."""
     import pyarrow as pa
 
     column = table.with_format("arrow")[:][image]
@@ -208,9 +190,7 @@ def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:
     marks: list[str] = []
     for chunk in column.chunks:
         for value in chunk:
-            content = value.as_py()
-            if isinstance(content, dict):
-                content = content["bytes"] if content.get("bytes") is not None else content.get("path")
+            content = _content(value.as_py())
             if isinstance(content, str) and not _own(content, hub_id):
                 raise ValueError(
                     f"{hub_id}, column {image}: row {len(marks)} names {content!r}, which is not in the data set's own "
@@ -218,6 +198,13 @@ def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:
                 )
             marks.append("none" if content is None else mark(content))
     return marks
+
+
+def _content(value: Any) -> Any:
+    """Bytes or path of an image, alone or in a table of both."""
+    if isinstance(value, dict):
+        return value["bytes"] if value.get("bytes") is not None else value.get("path")
+    return value
 
 
 def _own(file: str, hub_id: str) -> bool:
@@ -232,7 +219,5 @@ def _own(file: str, hub_id: str) -> bool:
 
 def _revision(table: Dataset) -> str | None:
     """The commit, from the path of the cached files."""
-    for file in table.cache_files:
-        if match := re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]):
-            return match.group(1)
-    return None
+    matches = (re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]) for file in table.cache_files)
+    return next((match.group(1) for match in matches if match), None)

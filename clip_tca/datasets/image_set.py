@@ -86,9 +86,8 @@ class ImageSet:
 
     def counts(self) -> dict[str, list[int]]:
         """Images of each class, by domain."""
-        return {
-            name: [domain.labels.count(c) for c in range(len(self.classes))] for name, domain in self.domains.items()
-        }
+        labels = range(len(self.classes))
+        return {name: [domain.labels.count(c) for c in labels] for name, domain in self.domains.items()}
 
     def differences(self) -> list[str]:
         """Differences from the published counts, one line for each domain (and class, if published)."""

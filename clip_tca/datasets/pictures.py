@@ -9,6 +9,8 @@ import hashlib
 import io
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,19 +42,9 @@ def decode(picture: Picture) -> Image.Image:
         raise ValueError("no image")
     if isinstance(picture, Image.Image):
         return picture if picture.mode == "RGB" else picture.convert("RGB")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of odd metadata and sizes; real errors are raised
-        try:
-            with _open(picture) as image:
-                _check_size(image)
-                image.load()
-                return _rgb(image)
-        except UnidentifiedImageError:
-            raise ValueError("not an image that Pillow can read") from None
-        except FileNotFoundError:
-            raise ValueError("the file is gone") from None
-        except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-            raise ValueError(str(error) or type(error).__name__) from None
+    with _opened(picture) as image:
+        image.load()
+        return _rgb(image)
 
 
 def fault(picture: Picture) -> str | None:
@@ -67,19 +59,11 @@ def fault(picture: Picture) -> str | None:
     size = len(picture) if isinstance(picture, bytes) else Path(picture).stat().st_size
     if size == 0:
         return "empty file"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            with _open(picture) as image:
-                _check_size(image)
-                ending = _ENDINGS.get(image.format or "")
-                if image.mode != "F" and ending is not None and ending in _tail(picture, size):
-                    return None
-        except UnidentifiedImageError:
-            return "not an image that Pillow can read"
-        except (ValueError, OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-            return str(error)
     try:
+        with _opened(picture) as image:
+            ending = _ENDINGS.get(image.format or "")
+        if image.mode != "F" and ending is not None and ending in _excerpts(picture, [max(0, size - _TAIL)])[0]:
+            return None
         decode(picture)
     except ValueError as error:
         return str(error)
@@ -90,27 +74,32 @@ def mark(picture: str | Path | bytes) -> str:
     """Size and a hash of the first, middle and last bytes: identifies a file without reading all of it."""
     try:
         size = len(picture) if isinstance(picture, bytes) else os.stat(picture).st_size
-        places = (0, max(0, size // 2 - _TAIL // 2), max(0, size - _TAIL))
-        if isinstance(picture, bytes):
-            parts = [picture[place : place + _TAIL] for place in places]
-        else:
-            with Path(picture).open("rb") as file:
-                parts = [file.read(_TAIL) for place in places if file.seek(place) >= 0]
+        parts = _excerpts(picture, [0, max(0, size // 2 - _TAIL // 2), max(0, size - _TAIL)])
     except OSError as error:  # a broken link: reported when it is opened
         return f"unreadable: {error.strerror}"
     return f"{size}:{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
 
 
-def _open(picture: str | Path | bytes) -> Image.Image:
-    return Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture)
+@contextmanager
+def _opened(picture: str | Path | bytes) -> Iterator[Image.Image]:
+    """The image, with its size checked; what Pillow raises becomes a ValueError with the reason."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow warns of odd metadata and sizes; real errors are raised
+        try:
+            with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as image:
+                _check_size(image)
+                yield image
+        except UnidentifiedImageError:
+            raise ValueError("not an image that Pillow can read") from None
+        except FileNotFoundError:
+            raise ValueError("the file is gone") from None
+        except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+            raise ValueError(str(error) or type(error).__name__) from None
 
 
-def _tail(picture: str | Path | bytes, size: int) -> bytes:
-    if isinstance(picture, bytes):
-        return picture[-_TAIL:]
-    with Path(picture).open("rb") as file:
-        file.seek(max(0, size - _TAIL))
-        return file.read()
+def _excerpts(picture: str | Path | bytes, places: list[int]) -> list[bytes]:
+    with io.BytesIO(picture) if isinstance(picture, bytes) else Path(picture).open("rb") as file:
+        return [file.read(_TAIL) for place in places if file.seek(place) >= 0]
 
 
 def _check_size(image: Image.Image) -> None:

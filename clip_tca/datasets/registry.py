@@ -40,10 +40,7 @@ class Benchmark:
 
     def domain(self, folder: str) -> str | None:
         """The domain that a folder or column value names."""
-        for name, others in self.domains.items():
-            if plain(folder) in {plain(name), *others}:
-                return name
-        return None
+        return next((name for name, others in self.domains.items() if plain(folder) in {plain(name), *others}), None)
 
     def label(self, folder: str) -> int | None:
         """The class that a folder or column value names: its raw name in any case, or its number from 0."""

@@ -86,8 +86,6 @@ class Embedder:
             z[name] = rows
         return z
 
-    # -- bad images ----------------------------------------------------------------------------------------------------
-
     def _check(self, data: ImageSet) -> None:
         """Read every header, so that a broken file is found before hours of encoding."""
         bad: list[str] = []
@@ -116,8 +114,6 @@ class Embedder:
         self.left_out += len(bad)
         for line in bad if logged else ():
             log.warning("left out: %s", line)
-
-    # -- encoding ------------------------------------------------------------------------------------------------------
 
     def _domain(self, domain: Domain, entry: Entry | None, title: str) -> tuple[Tensor, set[int]]:
         """Rows of a domain, and the positions of images that turned out to be bad when they were decoded."""
@@ -163,9 +159,7 @@ class Embedder:
 
         No batch crosses a shard, so a resumed run has the same batches as one that was not interrupted.
         """
-        batches = [
-            list(part[start : start + self.batch]) for part in parts for start in range(0, len(part), self.batch)
-        ]
+        batches = [list(part[i : i + self.batch]) for part in parts for i in range(0, len(part), self.batch)]
         loaded = loader(domain, self.encoder.transform, batches, self.workers, self.encoder.device)
         size = self.batch
         for indices, (images, reasons) in zip(batches, loaded, strict=True):
@@ -200,8 +194,6 @@ class Embedder:
                 "and if it is that already, check the weights"
             )
         return z, size
-
-    # -- the store -----------------------------------------------------------------------------------------------------
 
     def _entries(self, data: ImageSet) -> dict[str, Entry | None]:
         if self.store is None:

@@ -60,15 +60,13 @@ class OpenClipEncoder(Encoder):
         self.precision = choose_precision(precision, self.device)
         self._store, self._trust_pickle = store, trust_pickle
         folder = model.startswith(("hf-hub:", "local-dir:")) or model == "demo"
-        self._address = (
-            f"local-dir:{resource(f'eval/demo/{weights.CONFIGURATION}').parent}" if model == "demo" else model
-        )
+        self._address = model
+        if model == "demo":
+            self._address = f"local-dir:{resource(f'eval/demo/{weights.CONFIGURATION}').parent}"
         kind, _, place = self._address.partition(":")
         self._place = str(Path(place).absolute()) if kind == "local-dir" else ""
         self._from_file = not folder and Path(pretrained).is_file() and not pretrained.isidentifier()
         self._pretrained = None if folder else str(Path(pretrained).absolute()) if self._from_file else pretrained
-
-    # -- identity ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def identity(self) -> Identity:
@@ -78,11 +76,13 @@ class OpenClipEncoder(Encoder):
         if self._store and key and (stored := self._store.identity(key, self.precision, configuration)):
             return stored
         file = self.weights_file
+        import open_clip
+
         identity = Identity(
             model=f"local-dir:{Path(self._place).name}" if self.name.startswith("local-dir:") else self.name,
             pretrained=f"file {file.name}" if self._from_file else self._pretrained or "",
             weights=sha256(file),
-            configuration=digest(self._configuration),
+            configuration=digest(open_clip.get_model_config(self._address)),
             preprocessing=self._preprocessing,
             precision=self.precision,
             scale=float(self.model.logit_scale.detach().exp()),
@@ -146,8 +146,6 @@ class OpenClipEncoder(Encoder):
             raise ValueError(f"model: {self.name}: {len(files)} weights files in {folder}; exactly one is needed")
         return files[0]
 
-    # -- the model -----------------------------------------------------------------------------------------------------
-
     @cached_property
     @torch.inference_mode(False)  # base methods need weights that can take gradients, whoever asks for them first
     def model(self) -> Any:
@@ -164,12 +162,8 @@ class OpenClipEncoder(Encoder):
             else:
                 if self._trust_pickle:
                     log.warning("%s is trusted: if it is a pickle, it can run any code", file)
-                model = open_clip.create_model(
-                    self._address,
-                    pretrained=self._pretrained,
-                    require_pretrained=True,
-                    weights_only=not self._trust_pickle,
-                )
+                options = {"require_pretrained": True, "weights_only": not self._trust_pickle}
+                model = open_clip.create_model(self._address, self._pretrained, **options)
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(
@@ -178,12 +172,6 @@ class OpenClipEncoder(Encoder):
                 "code, needs --trust-pickle"
             ) from error
         return model.to(self.device).eval().requires_grad_(False)
-
-    @property
-    def _configuration(self) -> Any:
-        import open_clip
-
-        return open_clip.get_model_config(self._address)
 
     @cached_property
     def _preprocessing(self) -> dict[str, Any]:
@@ -219,12 +207,9 @@ class OpenClipEncoder(Encoder):
     @torch.inference_mode()
     def encode_texts(self, texts: list[str], batch: int = 256) -> Tensor:
         """Embeddings ``(n, d)`` of texts, in float32, ``batch`` at a time."""
-        parts = []
-        for start in range(0, len(texts), batch):
-            with self._autocast():
-                parts.append(
-                    self.model.encode_text(self.tokenizer(texts[start : start + batch]).to(self.device)).float()
-                )
+        batches = (texts[start : start + batch] for start in range(0, len(texts), batch))
+        with self._autocast():
+            parts = [self.model.encode_text(self.tokenizer(part).to(self.device)).float() for part in batches]
         return torch.cat(parts)
 
     def _autocast(self) -> torch.autocast:

@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clip_tca.core.checks import is_whole
-from clip_tca.core.files import PART, sweep, write_tensors, write_text
+from clip_tca.core.files import PART, lock, sweep, write_tensors, write_text
 from clip_tca.datasets.image_set import Domain
 from clip_tca.datasets.prompts import Prompts
 from clip_tca.encoding.base import Identity
@@ -145,27 +145,22 @@ class Entry:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the entry against other runs; the system releases the lock when the process ends in any way."""
+        handle = None
         try:
-            import fcntl
-
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDONLY)
-        except (ImportError, OSError):  # no locks on this system, or a read-only store: shards are atomic anyway
-            yield
-            return
-        try:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                handle = lock(self.path)
+                sweep(self.path.glob(f".*{PART}"))  # left by a run that was killed while it wrote
             except BlockingIOError:
                 log.warning("another run is encoding %s; waiting for it", self.description.get("title", self.path))
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            except OSError:
-                log.debug("no lock on %s", self.path)
-            else:
-                sweep(self.path.glob(f".*{PART}"))  # left by a run that was killed while it wrote
+                handle = lock(self.path, wait=True)
+        except OSError:  # no locks on this system, or a read-only store: shards are atomic anyway
+            log.debug("no lock on %s", self.path)
+        try:
             yield
         finally:
-            os.close(handle)
+            if handle is not None:
+                os.close(handle)
 
 
 class Store:
@@ -193,10 +188,7 @@ class Store:
     def identity(self, key: Sequence[str | None], precision: str, configuration: Path | None) -> Identity | None:
         """The identity kept under ``key`` (see :func:`model_key`); None if there is none, or its files have changed.
 
-        Args:
-            key: What names the model.
-            precision: That it runs in, which is not part of the key.
-            configuration: File of its configuration, if it has one beside its weights.
+        The ``precision`` that it runs in is not part of the key; ``configuration`` is a file beside its weights.
         """
         try:
             record = json.loads(self._model_file(key).read_text(encoding="utf-8"))

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clip_tca.core.checks import one_line
+
 _DTYPES = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
@@ -31,6 +33,8 @@ _DTYPES = {
     "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
 }
+
+_TAGS = ("restore_type_tag", "build_intlist", "build_doublelist", "build_boollist", "build_tensorlist")
 
 
 def is_torchscript(file: Path) -> bool:
@@ -54,8 +58,7 @@ def read_torchscript(file: Path) -> dict[str, Tensor]:
             module = _Reader(archive, description.removesuffix("data.pkl")).load()
             return dict(_tensors(module, ""))
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"{file}: not a TorchScript archive of weights, or damaged ({reason})") from None
+        raise ValueError(f"{file}: not a TorchScript archive of weights, or damaged ({one_line(error)})") from None
 
 
 class _Module:
@@ -80,15 +83,13 @@ class _Reader(pickle.Unpickler):
             return _Module
         if module == "torch" and name in _DTYPES:
             return _DTYPES[name]
-        allowed: dict[tuple[str, str], Any] = {
-            ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-            ("collections", "OrderedDict"): OrderedDict,
-            ("torch.jit._pickle", "restore_type_tag"): _first,
-            **{("torch.jit._pickle", f"build_{kind}list"): _first for kind in ("int", "double", "bool", "tensor")},
-        }
-        if (module, name) not in allowed:
-            raise ValueError(f"it asks for {module}.{name}, which weights do not need")
-        return allowed[module, name]
+        if module == "torch.jit._pickle" and name in _TAGS:
+            return lambda value, *_: value
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return lambda storage, offset, shape, stride, *_: storage.as_strided(shape, stride, offset)
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        raise ValueError(f"it asks for {module}.{name}, which weights do not need")
 
     def persistent_load(self, pid: Any) -> Tensor:
         """A storage, as a vector."""
@@ -98,14 +99,6 @@ class _Reader(pickle.Unpickler):
             raise ValueError(f"{member.filename} is compressed, as torch never writes it")
         content = bytearray(self._archive.read(member))
         return torch.frombuffer(content, dtype=dtype) if content else torch.zeros(0, dtype=dtype)
-
-
-def _tensor(storage: Tensor, offset: int, shape: tuple[int, ...], stride: tuple[int, ...], *_: object) -> Tensor:
-    return storage.as_strided(shape, stride, offset)
-
-
-def _first(value: Any, *_: object) -> Any:
-    return value
 
 
 def _tensors(module: _Module, prefix: str) -> Iterator[tuple[str, Tensor]]:

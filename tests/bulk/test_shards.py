@@ -12,7 +12,7 @@ import pytest
 
 from clip_tca.bulk.hub_stream import HubShard, open_hub
 from clip_tca.bulk.layout import lay_out
-from clip_tca.bulk.overlap import WriteBehind, read_ahead
+from clip_tca.bulk.overlap import read_ahead, write_behind
 from clip_tca.bulk.shards import ShardedEmbeddings, WorkUnit, open_embeddings, share
 from clip_tca.bulk.staging import Staging
 from tests.datasets.test_formats import Z, write
@@ -146,10 +146,10 @@ def test_an_error_behind_comes_out_at_the_next_call():
     def fail() -> None:
         raise OSError("full")
 
-    with WriteBehind() as behind:
-        behind.call(fail)
+    with write_behind() as call:
+        call(fail)
         with pytest.raises(OSError, match="full"):
-            behind.call(lambda: None)
+            call(lambda: None)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

@@ -19,72 +19,34 @@ def frame(origin: Sequence[float], angle: float, size: float = 1.0) -> Callable[
     return lambda u, v: (float(origin[0] + u * c - v * s), float(origin[1] + u * s + v * c))
 
 
-def _leg(
-    fig: Figure,
-    x: float,
-    top: float,
-    widths: Sequence[float],
-    colour: Colour,
-    foot: Colour,
-    hind: bool,
-    swing: float,
-    relief: float,
-) -> None:
-    """One leg from (x, top) to a foot moved forward by ``swing``; hind legs bend at the hock."""
-    lift = max(0.0, -swing) * 0.25
-    if hind:
-        joints = [
-            (x, top),
-            (x + 0.05 + swing * 0.2, top * 0.62),
-            (x - 0.07 + swing * 0.7, top * 0.33),
-            (x + swing, 0.05 + lift),
-        ]
-    else:
-        joints = [
-            (x, top),
-            (x + swing * 0.3, top * 0.7),
-            (x + swing * 0.62 + 0.02, top * 0.4),
-            (x + swing, 0.05 + lift),
-        ]
-    fig.tube(joints, [widths[0], widths[1], widths[2], widths[2]], colour, relief)
-    w, (fx, fy) = widths[2], joints[-1]
-    fig.polygon(
-        [(fx - w * 0.6, fy - 0.06), (fx - w * 0.5, fy + 0.04), (fx + w * 0.55, fy + 0.04), (fx + w * 0.95, fy - 0.06)],
-        foot,
-        relief,
-    )
+# Knee and ankle: offset of x, share of the swing, second offset of x, share of the height.
+_FRONT = ((0.0, 0.3, 0.0, 0.7), (0.0, 0.62, 0.02, 0.4))
+_HIND = ((0.05, 0.2, 0.0, 0.62), (-0.07, 0.7, 0.0, 0.33))  # bent at the hock
 
 
 def legs(
     fig: Figure,
     rng: np.random.Generator,
-    front: float,
-    hind: float,
-    top: float,
+    hips: tuple[float, float, float],
     widths: Sequence[float],
     colours: Sequence[Colour],
     near: bool,
     stride: float,
 ) -> None:
-    """The two near or the two far legs; ``colours`` are those of leg and foot."""
-    phase = 0.0 if near else np.pi
-    for x, back, offset in ((hind, True, 0.0), (front, False, 0.6 * np.pi)):
+    """The two near or the two far legs; ``hips`` are x in front, x behind and y, ``colours`` those of leg and foot."""
+    front, hind, top = hips
+    phase, factor, relief = (0.0, 1.0, 0.75) if near else (np.pi, 0.72, 0.3)
+    leg, foot = (shade(colour, factor) for colour in colours)
+    for x, bends, offset, scale in ((hind, _HIND, 0.0, (1.25, 1.1, 1.0)), (front, _FRONT, 0.6 * np.pi, (1, 1, 1))):
         swing = stride * np.sin(phase + offset + rng.normal(0, 0.25)) + (0.0 if near else rng.uniform(0.04, 0.12))
-        factor = 1.0 if near else 0.72
         if not near:  # near legs grow out of the body without a line between them
             fig.layer()
-        scale = np.array([1.25, 1.1, 1.0]) if back else np.ones(3)
-        _leg(
-            fig,
-            x,
-            top,
-            (np.asarray(widths) * scale).tolist(),
-            shade(colours[0], factor),
-            shade(colours[1], factor),
-            back,
-            swing,
-            0.75 if near else 0.3,
-        )
+        middle = [(x + dx + swing * share + shift, top * height) for dx, share, shift, height in bends]
+        fx, fy = x + swing, 0.05 + max(0.0, -swing) * 0.25
+        thigh, shin, w = (width * more for width, more in zip(widths, scale, strict=True))
+        fig.tube([(x, top), *middle, (fx, fy)], [thigh, shin, w, w], leg, relief)
+        sole = [(-w * 0.6, -0.06), (-w * 0.5, 0.04), (w * 0.55, 0.04), (w * 0.95, -0.06)]
+        fig.polygon([(fx + dx, fy + dy) for dx, dy in sole], foot, relief)
 
 
 def eye(fig: Figure, centre: tuple[float, float], radius: float, look: Look) -> None:

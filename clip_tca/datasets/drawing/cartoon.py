@@ -60,14 +60,8 @@ def _backdrop(place: str, ground: float, rng: np.random.Generator) -> Image.Imag
         centre, start = side / 2, u(0, 1)
         for k in range(8):
             a, b = start + k * np.pi / 4, start + (k + 0.5) * np.pi / 4
-            draw.polygon(
-                [
-                    (centre, centre),
-                    (centre + side * np.cos(a), centre + side * np.sin(a)),
-                    (centre + side * np.cos(b), centre + side * np.sin(b)),
-                ],
-                fill=pale,
-            )
+            ends = [(centre + side * np.cos(angle), centre + side * np.sin(angle)) for angle in (a, b)]
+            draw.polygon([(centre, centre), *ends], fill=pale)
     else:
         grounds = {
             "grass": (120, 200, 80),
@@ -78,10 +72,8 @@ def _backdrop(place: str, ground: float, rng: np.random.Generator) -> Image.Imag
             "desert": (240, 190, 110),
         }
         horizon = min((ground - u(4, 24)) * FINE, side - 12)
-        draw.rectangle(
-            (0, 0, side, side),
-            fill=ink(rng.choice([(120, 200, 250), (180, 225, 255), (255, 215, 170), (250, 240, 200)])),
-        )
+        skies = [(120, 200, 250), (180, 225, 255), (255, 215, 170), (250, 240, 200)]
+        draw.rectangle((0, 0, side, side), fill=ink(rng.choice(skies)))
         if rng.random() < 0.5:
             x, y, r = u(0, side), u(0, side * 0.3), u(18, 34)
             draw.ellipse((x - r, y - r, x + r, y + r), fill=(255, 225, 80))

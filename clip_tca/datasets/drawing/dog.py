@@ -8,6 +8,8 @@ from clip_tca.datasets.drawing.anatomy import eye, frame, legs
 from clip_tca.datasets.drawing.looks import DARK, Look
 from clip_tca.datasets.drawing.shapes import Colour, Figure, along, shade
 
+_COLLARS: tuple[Colour, ...] = ((200, 40, 45), (40, 80, 190), (40, 140, 70))
+
 
 def dog(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     """Short legs, a muzzle with a black nose, floppy or pointed ears, a wagging tail, often a collar."""
@@ -35,33 +37,22 @@ def dog(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         fig.ellipse((0.25, 0.045), (0.09, 0.05), paw, 0.85)
         base = (chest[0] - 0.02, chest[1] + 0.06)
     else:
-        legs(fig, rng, half - 0.08, -half + 0.08, y - 0.03, widths, (coat, coat), False, stride)
+        legs(fig, rng, (half - 0.08, -half + 0.08, y - 0.03), widths, (coat, coat), False, stride)
         fig.layer()
         rump, wag = (-half - 0.08, y + 0.08), u(0.5, 1.5)
         end = along(rump, np.pi - wag, 0.34)
-        fig.tube(
-            [rump, along(rump, np.pi - wag * 0.5, 0.17), (end[0] + 0.03, end[1] + 0.03)], [0.1, 0.08, 0.04], coat, 0.5
-        )
+        tail = [rump, along(rump, np.pi - wag * 0.5, 0.17), (end[0] + 0.03, end[1] + 0.03)]
+        fig.tube(tail, [0.1, 0.08, 0.04], coat, 0.5)
         fig.layer()
-        fig.tube(
-            [(-half, y + 0.01), (-half * 0.2, y + 0.02), (half - 0.02, y + 0.02)],
-            [depth * 0.85, depth * 0.82, depth * 1.05],
-            coat,
-            0.6,
-        )
-        legs(fig, rng, half - 0.03, -half + 0.03, y - 0.02, widths, (coat, paw), True, stride)
+        torso = [(-half, y + 0.01), (-half * 0.2, y + 0.02), (half - 0.02, y + 0.02)]
+        fig.tube(torso, [depth * w for w in (0.85, 0.82, 1.05)], coat, 0.6)
+        legs(fig, rng, (half - 0.03, -half + 0.03, y - 0.02), widths, (coat, paw), True, stride)
         base = (half + 0.02, y + 0.1)
     if rng.random() < 0.45:
         for _ in range(3):
             x = u(-half, half * 0.6)
-            fig.ellipse(
-                (x, (0.3 + 0.4 * (x + half)) if sitting else y + u(-0.02, 0.1)),
-                (u(0.06, 0.13), u(0.05, 0.09)),
-                spot,
-                0.65,
-                u(0, 3),
-                outlined=False,
-            )
+            centre = (x, (0.3 + 0.4 * (x + half)) if sitting else y + u(-0.02, 0.1))
+            fig.ellipse(centre, (u(0.06, 0.13), u(0.05, 0.09)), spot, 0.65, u(0, 3), outlined=False)
     fig.layer()
     neck = u(0.75, 1.25)
     skull = along(base, neck, 0.3)
@@ -72,12 +63,8 @@ def dog(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         fig.polygon([at(0.02, 0.1), at(0.03, 0.33), at(0.13, 0.12)], shade(spot, 0.75), 0.5)
         fig.layer()
     fig.tube([(base[0] - 0.06, base[1] - 0.08), base, skull], [0.28, 0.23 * size, 0.2 * size], coat, 0.7)
-    fig.tube(
-        [at(0.0, 0.01), at(0.1, 0.0), at(0.22, -0.05), at(0.31, -0.06)],
-        [0.3 * size, 0.28 * size, 0.16 * size, 0.14 * size],
-        coat,
-        0.85,
-    )
+    face = [at(0.0, 0.01), at(0.1, 0.0), at(0.22, -0.05), at(0.31, -0.06)]
+    fig.tube(face, [w * size for w in (0.3, 0.28, 0.16, 0.14)], coat, 0.85)
     if rng.random() < 0.4:
         fig.tube([at(0.2, -0.07), at(0.31, -0.07)], [0.12 * size, 0.11 * size], shade(coat, 1.4), 0.85, outlined=False)
     if rng.random() < 0.4:
@@ -91,14 +78,11 @@ def dog(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     if pointed:
         fig.polygon([at(-0.13, 0.08), at(-0.07, 0.34), at(0.05, 0.13)], spot, 0.95)
     else:
-        fig.blob(
-            [at(-0.1, 0.14), at(0.02, 0.13), at(0.03, -0.05), at(-0.02, -0.2), at(-0.12, -0.2), at(-0.16, -0.02)],
-            spot,
-            0.95,
-        )
+        ear = ((-0.1, 0.14), (0.02, 0.13), (0.03, -0.05), (-0.02, -0.2), (-0.12, -0.2), (-0.16, -0.02))
+        fig.blob([at(*point) for point in ear], spot, 0.95)
     if rng.random() < 0.6:
         fig.layer()
-        p, collar = along(base, neck, 0.1), [(200, 40, 45), (40, 80, 190), (40, 140, 70)][rng.integers(3)]
+        p, collar = along(base, neck, 0.1), _COLLARS[rng.integers(3)]
         q = [along(p, neck + np.pi / 2, s * 0.13) for s in (1, -1)]
         fig.tube([q[0], along(p, neck, -0.02), q[1]], [0.06, 0.06, 0.06], collar, 0.9)
     fig.focus = skull
@@ -117,17 +101,15 @@ def _front(rng: np.random.Generator, look: Look) -> Figure:
     fig.layer()
     fig.tube([(0, 0.2), (0, 0.4), (0, 0.62)], [0.42, 0.4, 0.3], coat, 0.6)
     if rng.random() < 0.5:
-        fig.blob(
-            [(-0.09, 0.6), (0.09, 0.6), (0.07, 0.38), (0, 0.3), (-0.07, 0.38)], shade(coat, 1.4), 0.6, outlined=False
-        )
+        bib = [(-0.09, 0.6), (0.09, 0.6), (0.07, 0.38), (0, 0.3), (-0.07, 0.38)]
+        fig.blob(bib, shade(coat, 1.4), 0.6, outlined=False)
     for s in (-1, 1):
         fig.layer()
         fig.tube([(s * 0.1, 0.42), (s * 0.1, 0.2), (s * 0.1, 0.06)], [0.15, 0.11, 0.1], coat, 0.8)
         fig.ellipse((s * 0.11, 0.045), (0.08, 0.05), shade(coat, 1.12), 0.85)
     fig.layer()
     if rng.random() < 0.6:
-        collar: Colour = ((200, 40, 45), (40, 80, 190), (40, 140, 70))[rng.integers(3)]
-        fig.tube([(-0.14, 0.6), (0, 0.55), (0.14, 0.6)], [0.06, 0.06, 0.06], collar, 0.7)
+        fig.tube([(-0.14, 0.6), (0, 0.55), (0.14, 0.6)], [0.06, 0.06, 0.06], _COLLARS[rng.integers(3)], 0.7)
         fig.layer()
     at = frame((u(-0.03, 0.03), 0.6 + 0.17 * size), u(-0.2, 0.2), size)
     fig.blob([at(-0.2, 0.08), at(0, 0.19), at(0.2, 0.08), at(0.17, -0.1), at(0, -0.18), at(-0.17, -0.1)], coat, 0.8)

@@ -18,24 +18,16 @@ def elephant(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     length, depth, top = u(0.95, 1.15), u(0.68, 0.78), u(0.42, 0.52)
     half, y, stride = length / 2, top + depth * 0.42, u(0.0, 0.14)
     widths, nail = (0.3, 0.25, 0.23), shade(skin, 1.35)
-    legs(fig, rng, half - 0.2, -half + 0.1, y - 0.1, widths, (skin, shade(skin, 0.9)), False, stride)
+    legs(fig, rng, (half - 0.2, -half + 0.1, y - 0.1), widths, (skin, shade(skin, 0.9)), False, stride)
     fig.layer()
     rump = (-half - 0.26, y + 0.12)
-    fig.tube(
-        [rump, (rump[0] - 0.1, rump[1] - 0.25), (rump[0] - u(0.02, 0.16), rump[1] - 0.5)],
-        [0.06, 0.045, 0.04],
-        skin,
-        0.5,
-    )
+    tail = [rump, (rump[0] - 0.1, rump[1] - 0.25), (rump[0] - u(0.02, 0.16), rump[1] - 0.5)]
+    fig.tube(tail, [0.06, 0.045, 0.04], skin, 0.5)
     fig.ellipse((rump[0] - 0.09, rump[1] - 0.5), (0.04, 0.06), DARK, 0.5)
     fig.layer()
-    fig.tube(
-        [(-half + 0.06, y - 0.02), (-half * 0.2, y + 0.06), (half * 0.55, y + 0.02)],
-        [depth * 0.95, depth * 1.06, depth * 0.92],
-        skin,
-        0.6,
-    )
-    legs(fig, rng, half - 0.12, -half + 0.06, y - 0.1, widths, (skin, shade(skin, 0.95)), True, stride)
+    torso = [(-half + 0.06, y - 0.02), (-half * 0.2, y + 0.06), (half * 0.55, y + 0.02)]
+    fig.tube(torso, [depth * w for w in (0.95, 1.06, 0.92)], skin, 0.6)
+    legs(fig, rng, (half - 0.12, -half + 0.06, y - 0.1), widths, (skin, shade(skin, 0.95)), True, stride)
     for part in [p for p in fig.parts if p.relief == 0.75 and len(p.points) == 4]:
         (x0, y0), (x1, _) = part.points[0], part.points[3]
         for k in (0.35, 0.65, 0.95):
@@ -46,23 +38,14 @@ def elephant(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     at = frame(head, u(-0.15, 0.15), size)
     raised = rng.random() < 0.3
     swing = u(-0.1, 0.2)
-    fig.tube(
-        [at(0.02, -0.12), at(0.2, -0.26), at(0.27, -0.32)],
-        [0.075 * size, 0.06 * size, 0.03 * size],
-        shade(IVORY, 0.85),
-        0.5,
-    )
+    far_tusk = [at(0.02, -0.12), at(0.2, -0.26), at(0.27, -0.32)]
+    fig.tube(far_tusk, [w * size for w in (0.075, 0.06, 0.03)], shade(IVORY, 0.85), 0.5)
     fig.layer()
     if raised:
-        trunk = [at(0.1, -0.02), at(0.33, -0.14), at(0.52, 0.02), at(0.58, 0.28), at(0.5 + swing, 0.46)]
+        curve = [(0.33, -0.14), (0.52, 0.02), (0.58, 0.28), (0.5 + swing, 0.46)]
     else:
-        trunk = [
-            at(0.1, -0.02),
-            at(0.29, -0.2),
-            at(0.31 + swing * 0.3, -0.5),
-            at(0.34 + swing, -0.72),
-            at(0.46 + swing, -0.78),
-        ]
+        curve = [(0.29, -0.2), (0.31 + swing * 0.3, -0.5), (0.34 + swing, -0.72), (0.46 + swing, -0.78)]
+    trunk = [at(0.1, -0.02), *[at(*point) for point in curve]]
     fig.tube(trunk, [w * size for w in (0.36, 0.22, 0.16, 0.12, 0.1)], skin, 0.75)
     fig.tube([at(-0.12, 0.0), at(0.0, 0.07), at(0.1, 0.03)], [0.5 * size, 0.52 * size, 0.42 * size], skin, 0.75)
     for k in range(1, 6):
@@ -71,25 +54,15 @@ def elephant(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         n = np.array([-(q - p)[1], (q - p)[0]]) / np.hypot(*(q - p)) * 0.05 * size
         fig.stroke([c - n, c + n], 0.012, shade(skin, 0.7), 0.75)
     fig.layer()
-    tusk = u(0.2, 0.34)
-    fig.tube(
-        [at(0.1, -0.16), at(0.24, -0.3), at(0.26 + tusk, -0.26)], [0.09 * size, 0.075 * size, 0.03 * size], IVORY, 0.9
-    )
+    tusk = [at(0.1, -0.16), at(0.24, -0.3), at(0.26 + u(0.2, 0.34), -0.26)]
+    fig.tube(tusk, [w * size for w in (0.09, 0.075, 0.03)], IVORY, 0.9)
     fig.layer()
     flap = u(0.85, 1.15)
-    ear = [
-        at(-0.04, 0.22),
-        at(-0.2 * flap, 0.31),
-        at(-0.45 * flap, 0.22),
-        at(-0.5 * flap, -0.05),
-        at(-0.36 * flap, -0.34),
-        at(-0.2, -0.4),
-        at(-0.06, -0.16),
-        at(0.0, 0.05),
-    ]
+    wide = ((-0.2, 0.31), (-0.45, 0.22), (-0.5, -0.05), (-0.36, -0.34))
+    narrow = [at(-0.2, -0.4), at(-0.06, -0.16), at(0.0, 0.05)]
+    ear = [at(-0.04, 0.22), *[at(a * flap, b) for a, b in wide], *narrow]
     fig.blob(ear, shade(skin, 0.9), 0.95)
-    inner = np.array(ear) * 0.72 + np.mean(ear, 0) * 0.28
-    fig.blob(inner, look.second, 0.92, outlined=False)
+    fig.blob(np.array(ear) * 0.72 + np.mean(ear, 0) * 0.28, look.second, 0.92, outlined=False)
     eye(fig, at(0.11, 0.09), 0.03, look)
     fig.focus = head
     return fig, "walking" if stride > 0.08 else "standing"

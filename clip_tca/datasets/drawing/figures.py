@@ -8,12 +8,4 @@ from clip_tca.datasets.drawing.horse import horse
 from clip_tca.datasets.drawing.house import house
 from clip_tca.datasets.drawing.person import person
 
-FIGURES = {
-    "dog": dog,
-    "elephant": elephant,
-    "giraffe": giraffe,
-    "guitar": guitar,
-    "horse": horse,
-    "house": house,
-    "person": person,
-}
+FIGURES = {figure.__name__: figure for figure in (dog, elephant, giraffe, guitar, horse, house, person)}

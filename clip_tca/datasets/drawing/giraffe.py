@@ -18,7 +18,7 @@ def giraffe(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     length, depth, top = u(0.7, 0.85), u(0.36, 0.42), u(0.85, 1.05)
     half, y, stride = length / 2, top + depth * 0.3, u(0.02, 0.2)
     widths = (0.16, 0.09, 0.065)
-    legs(fig, rng, half - 0.1, -half + 0.1, y - 0.05, widths, (coat, (95, 75, 60)), False, stride)
+    legs(fig, rng, (half - 0.1, -half + 0.1, y - 0.05), widths, (coat, (95, 75, 60)), False, stride)
     fig.layer()
     rump = (-half - 0.1, y + 0.02)
     tip = (rump[0] - u(0.02, 0.16), rump[1] - 0.5)
@@ -40,18 +40,13 @@ def giraffe(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         fig.tube([at(0.02 + k, 0.05), at(-0.02 + k, 0.2)], [0.03, 0.03], coat, 0.8)
         fig.ellipse(at(-0.02 + k, 0.2), (0.03, 0.03), DARK, 0.8)
     fig.polygon([at(-0.02, 0.03), at(-0.17, 0.1), at(-0.1, -0.02)], shade(coat, 0.85), 0.8)
-    fig.tube(
-        [at(0, 0), at(0.12, 0), at(0.27, -0.02)], [0.15 * look.head, 0.15 * look.head, 0.1 * look.head], coat, 0.85
-    )
+    fig.tube([at(0, 0), at(0.12, 0), at(0.27, -0.02)], [w * look.head for w in (0.15, 0.15, 0.1)], coat, 0.85)
     fig.ellipse(at(0.28, -0.02), (0.055 * look.head, 0.045 * look.head), shade(coat, 1.45), 0.85, face, outlined=False)
-    legs(fig, rng, half - 0.06, -half + 0.05, y - 0.02, widths, (coat, (95, 75, 60)), True, stride)
+    legs(fig, rng, (half - 0.06, -half + 0.05, y - 0.02), widths, (coat, (95, 75, 60)), True, stride)
     for t in np.arange(0.12, 0.97, 0.115):
         for side in (-0.5, 0.5):
-            p = (
-                np.array(base) * (1 - t) ** 2
-                + 2 * np.array(along(mid, neck, 0.02)) * t * (1 - t)
-                + np.array(poll) * t**2
-            )
+            bend = np.array(along(mid, neck, 0.02))
+            p = np.array(base) * (1 - t) ** 2 + 2 * bend * t * (1 - t) + np.array(poll) * t**2
             w = 0.12 * (1 - t) + 0.055 * t
             _patch(fig, rng, along(tuple(p), neck + np.pi / 2, side * w + u(-0.01, 0.01)), w * 0.5, patch)
     for x in np.arange(-half - 0.08, half + 0.06, 0.14):
@@ -70,6 +65,5 @@ def _patch(fig: Figure, rng: np.random.Generator, centre: Sequence[float], radiu
     """An irregular patch of a giraffe's coat."""
     angles = np.arange(5) * (2 * np.pi / 5) + rng.uniform(0, 6)
     r = radius * rng.uniform(0.85, 1.2, 5)
-    fig.polygon(
-        np.stack([centre[0] + r * np.cos(angles), centre[1] + r * np.sin(angles)], 1), colour, 0.65, outlined=False
-    )
+    corners = np.stack([centre[0] + r * np.cos(angles), centre[1] + r * np.sin(angles)], 1)
+    fig.polygon(corners, colour, 0.65, outlined=False)

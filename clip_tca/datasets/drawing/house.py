@@ -41,26 +41,13 @@ def house(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         x = ridge[0] + (u(0.25, 0.75) * side if side else u(-0.25, 0.2) * w)
         base = ridge[1] - (0.1 if side else abs(x - ridge[0]) / w * 2 * peak + 0.08)
         brick = shade((165, 85, 65), u(0.8, 1.2))
-        fig.polygon([(x, base), (x + 0.13, base), (x + 0.13, ridge[1] + 0.2), (x, ridge[1] + 0.2)], brick, 0.5)
-        fig.polygon(
-            [
-                (x - 0.02, ridge[1] + 0.17),
-                (x + 0.15, ridge[1] + 0.17),
-                (x + 0.15, ridge[1] + 0.23),
-                (x - 0.02, ridge[1] + 0.23),
-            ],
-            shade(brick, 0.7),
-            0.5,
-        )
+        fig.box(x, base, x + 0.13, ridge[1] + 0.2, brick, 0.5)
+        fig.box(x - 0.02, ridge[1] + 0.17, x + 0.15, ridge[1] + 0.23, shade(brick, 0.7), 0.5)
         if rng.random() < 0.35:
             fig.layer()
             for k in range(3):
-                fig.ellipse(
-                    (x + 0.07 + 0.06 * k, ridge[1] + 0.33 + 0.11 * k),
-                    (0.05 + 0.025 * k, 0.04 + 0.02 * k),
-                    (222, 222, 225),
-                    0.3,
-                )
+                puff, radii = (x + 0.07 + 0.06 * k, ridge[1] + 0.33 + 0.11 * k), (0.05 + 0.025 * k, 0.04 + 0.02 * k)
+                fig.ellipse(puff, radii, (222, 222, 225), 0.3)
     fig.layer()
     if side:
         fig.polygon([(w, 0), (w + side, rise), (w + side, h + rise * 0.7), (w, h)], shade(wall, 0.72), 0.4)
@@ -76,14 +63,8 @@ def house(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
             for k in range(count):
                 ww = side / (count + 1) * 0.55
                 x = side * (k + 0.75) / (count + 0.5) - ww / 2
-                _window(
-                    fig,
-                    (w + x, 0.2 + rise * x / side + floor * 0.45),
-                    (ww, 0.2),
-                    rise / side,
-                    shade(glass, 0.85),
-                    shade(frame, 0.85),
-                )
+                corner = (w + x, 0.2 + rise * x / side + floor * 0.45)
+                _window(fig, corner, (ww, 0.2), rise / side, shade(glass, 0.85), shade(frame, 0.85))
     fig.layer()
     fig.polygon([(0, 0), (w, 0), (w, h), ridge, (0, h)], wall, 0.6)
     if rng.random() < 0.5:
@@ -93,26 +74,21 @@ def house(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     slope = peak / (w / 2)
     for s in (-1, 1):
         foot = (w / 2 + s * (w / 2 + over), h - slope * over)
-        fig.polygon(
-            [ridge, foot, (foot[0], foot[1] + 0.09), (ridge[0], ridge[1] + 0.1)],
-            shade(roof, 0.9 if s < 0 else 1.0),
-            0.8,
-        )
+        board = [ridge, foot, (foot[0], foot[1] + 0.09), (ridge[0], ridge[1] + 0.1)]
+        fig.polygon(board, shade(roof, 0.9 if s < 0 else 1.0), 0.8)
     fig.layer()
     if rng.random() < 0.6:
         fig.ellipse((w / 2, h + peak * 0.3), (0.08, 0.08), glass, 0.5)
     middle = rng.random() < 0.5
     dx = (w - 0.2) / 2 if middle else rng.choice([0.1, w - 0.32])
     door: Colour = [(120, 65, 40), (160, 40, 40), (40, 85, 110), (60, 100, 60)][rng.integers(4)]
-    fig.polygon([(dx - 0.03, 0), (dx + 0.25, 0), (dx + 0.25, 0.4), (dx - 0.03, 0.4)], frame, 0.7)
-    fig.polygon([(dx, 0), (dx + 0.22, 0), (dx + 0.22, 0.37), (dx, 0.37)], door, 0.65)
+    fig.box(dx - 0.03, 0, dx + 0.25, 0.4, frame, 0.7)
+    fig.box(dx, 0, dx + 0.22, 0.37, door, 0.65)
     fig.ellipse((dx + 0.18, 0.18), (0.018, 0.018), (235, 205, 90), 0.8, outlined=False)
     spots = [0.1, w - 0.28] if middle else [w - 0.46 if dx < w / 2 else 0.14]
     for floor in range(floors):
         for x in spots if floor == 0 or not middle else [0.12, w / 2 - 0.1, w - 0.3]:
-            wide = 0.18 if middle else 0.28
-            if floor and middle:
-                wide = 0.17
+            wide = 0.28 if not middle else 0.17 if floor else 0.18
             _window(fig, (x, 0.2 + 0.45 * floor), (wide, 0.2), 0.0, glass, frame)
         if floor and not middle:
             _window(fig, (dx, 0.65), (0.2, 0.2), 0.0, glass, frame)

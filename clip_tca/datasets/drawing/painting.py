@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw
 
-from clip_tca.datasets.drawing.photo import lit_scene
-from clip_tca.datasets.drawing.raster import SIZE, Placed, X, Y, blend, blurred, grey_of, noise, picture, speckle
+from clip_tca.datasets.drawing.places import lit_scene
+from clip_tca.datasets.drawing.raster import SIZE, Placed, X, Y, blend, blurred, grey_of, ink, noise, picture, speckle
 from clip_tca.datasets.drawing.shapes import Array
 
 _LIGHTS = np.array([(255, 214, 140), (255, 190, 130), (250, 235, 190)], np.float32)
@@ -39,21 +39,12 @@ def art_painting(placed: Placed, place: str, rng: np.random.Generator) -> Image.
         x, y, column, row = x[keep], y[keep], column[keep], row[keep]
         way, n = angle[row, column], len(x)
         reach = length * rng.uniform(0.6, 1.3, n)
-        tone = np.clip(pixels[row, column] * rng.uniform(0.86, 1.16, (n, 1)) + rng.normal(0, 8, (n, 3)), 0, 255).astype(
-            int
-        )
-        ends = np.stack(
-            [
-                x - np.cos(way) * reach / 2,
-                y - np.sin(way) * reach / 2,
-                x + np.cos(way) * reach / 2,
-                y + np.sin(way) * reach / 2,
-            ],
-            1,
-        )
+        tone = pixels[row, column] * rng.uniform(0.86, 1.16, (n, 1)) + rng.normal(0, 8, (n, 3))
+        dx, dy = np.cos(way) * reach / 2, np.sin(way) * reach / 2
+        ends = np.stack([x - dx, y - dy, x + dx, y + dy], 1)
         thick = np.maximum(2, width * 2 * rng.uniform(0.6, 1.3, n)).astype(int).tolist()
-        for line, t, w in zip((ends * 2).tolist(), tone.tolist(), thick, strict=True):
-            draw.line(line, fill=(t[0], t[1], t[2]), width=w)
+        for line, t, w in zip((ends * 2).tolist(), tone, thick, strict=True):
+            draw.line(line, fill=ink(t), width=w)
     painted = np.asarray(image.reduce(2), np.float32)
     ridge = grey_of(painted)
     impasto = np.zeros_like(ridge)

@@ -57,21 +57,12 @@ def person(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
     shoulders = {s: (s * wide / 2, neck - 0.1) for s in (-1, 1)}
     hairdo = int(rng.integers(5))
     size = look.head
-    head = (u(-0.02, 0.02), neck + 0.02 + 0.17 * size)
+    x, y = head = (u(-0.02, 0.02), neck + 0.02 + 0.17 * size)
     rx, ry = 0.135 * size, 0.17 * size
     if hairdo in (0, 1):
         fall = u(0.28, 0.5)
-        fig.blob(
-            [
-                (head[0] - rx * 1.3, head[1] - fall),
-                (head[0] - rx * 1.35, head[1]),
-                (head[0], head[1] + ry * 1.2),
-                (head[0] + rx * 1.35, head[1]),
-                (head[0] + rx * 1.3, head[1] - fall),
-            ],
-            hair,
-            0.3,
-        )
+        hang = ((-rx * 1.3, -fall), (-rx * 1.35, 0), (0, ry * 1.2), (rx * 1.35, 0), (rx * 1.3, -fall))
+        fig.blob([(x + dx, y + dy) for dx, dy in hang], hair, 0.3)
         fig.layer()
     if hairdo == 2:
         fig.ellipse((head[0], head[1] + ry * 1.2), (rx * 0.6, ry * 0.45), hair, 0.4)
@@ -81,116 +72,59 @@ def person(rng: np.random.Generator, look: Look) -> tuple[Figure, str]:
         fig.layer()
     if not half:
         for s, tone in ((-1, 0.8), (1, 1.0)):
-            top, foot = (s * wide * 0.24, hip), (s * (wide * 0.22 + stride), 0.06)
-            knee = ((top[0] + foot[0]) / 2 + 0.03, 0.45)
-            fig.tube([top, knee, foot], [0.2, 0.145, 0.11], shade(skin if dress else lower, tone), 0.45 + 0.1 * s)
+            thigh, foot = (s * wide * 0.24, hip), (s * (wide * 0.22 + stride), 0.06)
+            knee = ((thigh[0] + foot[0]) / 2 + 0.03, 0.45)
+            fig.tube([thigh, knee, foot], [0.2, 0.145, 0.11], shade(skin if dress else lower, tone), 0.45 + 0.1 * s)
             fig.ellipse((foot[0] + 0.04, 0.035), (0.1, 0.045), shade(shoe, tone), 0.5)
             fig.layer()
     fig.tube([(0, neck - 0.12), (head[0], head[1] - ry * 0.5)], [0.13, 0.11], shade(skin, 0.88), 0.45)
     fig.layer()
     waist, hem = wide * 0.4, hip - 0.06
-    fig.blob(
-        [
-            (-0.07, neck - 0.01),
-            (-wide / 2, neck - 0.06),
-            (-wide * 0.47, neck - 0.25),
-            (-waist, hip + 0.1),
-            (-wide * 0.44, hem),
-            (0, hem - 0.02),
-            (wide * 0.44, hem),
-            (waist, hip + 0.1),
-            (wide * 0.47, neck - 0.25),
-            (wide / 2, neck - 0.06),
-            (0.07, neck - 0.01),
-            (0, neck - 0.05),
-        ],
-        shirt,
-        0.6,
-    )
+    side = [(0.07, neck - 0.01), (wide / 2, neck - 0.06), (wide * 0.47, neck - 0.25)]
+    side += [(waist, hip + 0.1), (wide * 0.44, hem)]
+    fig.blob([*[(-a, b) for a, b in side], (0, hem - 0.02), *side[::-1], (0, neck - 0.05)], shirt, 0.6)
     if dress and not half:
-        fig.polygon(
-            [
-                (-waist * 0.95, hip + 0.12),
-                (waist * 0.95, hip + 0.12),
-                (wide * u(0.6, 0.8), 0.42),
-                (-wide * u(0.6, 0.8), 0.42),
-            ],
-            shirt if rng.random() < 0.5 else lower,
-            0.62,
-        )
+        top, right, left = hip + 0.12, wide * u(0.6, 0.8), -wide * u(0.6, 0.8)
+        skirt = [(-waist * 0.95, top), (waist * 0.95, top), (right, 0.42), (left, 0.42)]
+        fig.polygon(skirt, shirt if rng.random() < 0.5 else lower, 0.62)
     extra = rng.integers(4)
     if extra == 0:
-        for y in np.arange(hip + 0.06, neck - 0.1, 0.13):
-            fig.tube([(-waist * 0.95, y), (waist * 0.95, y)], [0.045, 0.045], shade(shirt, 1.55), 0.6, outlined=False)
+        for row in np.arange(hip + 0.06, neck - 0.1, 0.13):
+            fig.tube(
+                [(-waist * 0.95, row), (waist * 0.95, row)], [0.045, 0.045], shade(shirt, 1.55), 0.6, outlined=False
+            )
     elif extra == 1 and not dress:
         fig.tube([(-wide * 0.42, hem + 0.01), (wide * 0.42, hem + 0.01)], [0.05, 0.05], DARK, 0.65)
-    for s in (-1, 1):
-        if pose == "walking" and s == -1:
-            continue
+    for s in (1,) if pose == "walking" else (-1, 1):
         fig.layer()
         _arm(fig, shoulders[s], *arms[s], shirt, skin, long, 0.75)
     fig.layer()
     fig.ellipse(head, (rx, ry), skin, 0.8)
     for s in (-1, 1):
-        fig.ellipse((head[0] + s * rx, head[1] - 0.01), (0.03 * size, 0.04 * size), skin, 0.7)
+        fig.ellipse((x + s * rx, y - 0.01), (0.03 * size, 0.04 * size), skin, 0.7)
     fig.layer()
-    look_x = u(-0.03, 0.03) * size
+    nose = x + u(-0.03, 0.03) * size
     for s in (-1, 1):
-        x = head[0] + look_x + s * 0.055 * size
+        eye = nose + s * 0.055 * size
         if look.eye > 1.3:
-            fig.ellipse((x, head[1] + 0.01), (0.03 * size, 0.036 * size), (255, 255, 255), 0.8)
-        fig.ellipse((x, head[1] + 0.01), (0.016 * size, 0.019 * size), DARK, 0.8, outlined=False)
-        fig.stroke(
-            [(x - 0.03 * size, head[1] + 0.05 * size), (x + 0.03 * size, head[1] + 0.055 * size)],
-            0.013,
-            shade(hair, 0.8),
-        )
-    fig.stroke(
-        [
-            (head[0] + look_x - 0.05 * size, head[1] - 0.08 * size),
-            (head[0] + look_x, head[1] - 0.095 * size),
-            (head[0] + look_x + 0.05 * size, head[1] - 0.08 * size),
-        ],
-        0.016,
-        (150, 55, 55),
-        0.8,
-        curved=True,
-    )
-    fig.stroke(
-        [(head[0] + look_x, head[1] - 0.005), (head[0] + look_x + 0.012, head[1] - 0.045 * size)],
-        0.012,
-        shade(skin, 0.7),
-    )
+            fig.ellipse((eye, y + 0.01), (0.03 * size, 0.036 * size), (255, 255, 255), 0.8)
+        fig.ellipse((eye, y + 0.01), (0.016 * size, 0.019 * size), DARK, 0.8, outlined=False)
+        brow = [(eye - 0.03 * size, y + 0.05 * size), (eye + 0.03 * size, y + 0.055 * size)]
+        fig.stroke(brow, 0.013, shade(hair, 0.8))
+    corner, mouth = 0.05 * size, y - 0.08 * size
+    lips = [(nose - corner, mouth), (nose, y - 0.095 * size), (nose + corner, mouth)]
+    fig.stroke(lips, 0.016, (150, 55, 55), 0.8, curved=True)
+    fig.stroke([(nose, y - 0.005), (nose + 0.012, y - 0.045 * size)], 0.012, shade(skin, 0.7))
     fig.layer()
-    x, y = head
     if hairdo == 3:
         hat = [(200, 50, 50), (50, 80, 150), (90, 70, 50), (225, 195, 110)][rng.integers(4)]
-        fig.blob(
-            [
-                (x - rx * 0.95, y + ry * 0.45),
-                (x - rx * 0.8, y + ry * 1.3),
-                (x + rx * 0.8, y + ry * 1.3),
-                (x + rx * 0.95, y + ry * 0.45),
-            ],
-            hat,
-            0.85,
-        )
+        crown = ((-0.95, 0.45), (-0.8, 1.3), (0.8, 1.3), (0.95, 0.45))
+        fig.blob([(x + rx * a, y + ry * b) for a, b in crown], hat, 0.85)
         fig.tube([(x - rx * 1.5, y + ry * 0.5), (x + rx * 1.5, y + ry * 0.5)], [0.05, 0.05], shade(hat, 0.8), 0.9)
     else:
         parting = u(-0.5, 0.5) * rx
-        fig.blob(
-            [
-                (x - rx * 1.08, y - ry * 0.05),
-                (x - rx * 1.02, y + ry * 0.7),
-                (x, y + ry * 1.2),
-                (x + rx * 1.02, y + ry * 0.7),
-                (x + rx * 1.08, y - ry * 0.05),
-                (x + rx * 0.8, y + ry * 0.45),
-                (x + parting, y + ry * 0.68),
-                (x - rx * 0.8, y + ry * 0.45),
-            ],
-            hair,
-            0.85,
-        )
+        cap = ((-1.08, -0.05), (-1.02, 0.7), (0.0, 1.2), (1.02, 0.7), (1.08, -0.05), (0.8, 0.45))
+        around = [(x + rx * a, y + ry * b) for a, b in cap]
+        fig.blob([*around, (x + parting, y + ry * 0.68), (x - rx * 0.8, y + ry * 0.45)], hair, 0.85)
     fig.half_length = half
     return fig, "standing" if half else pose

@@ -5,35 +5,9 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw
 
-from clip_tca.datasets.drawing.places import background
-from clip_tca.datasets.drawing.raster import (
-    SIZE,
-    Placed,
-    X,
-    Y,
-    blend,
-    blurred,
-    layers,
-    lighting,
-    noise,
-    picture,
-    speckle,
-)
+from clip_tca.datasets.drawing.places import lit_scene
+from clip_tca.datasets.drawing.raster import SIZE, Placed, X, Y, blend, blurred, noise, picture, speckle
 from clip_tca.datasets.drawing.shapes import Array, Colour, shade
-
-
-def lit_scene(placed: Placed, place: str, rng: np.random.Generator, contrast: float) -> tuple[Array, Array]:
-    """The figure, lit, in its place, with its shadow: pixels ``(SIZE, SIZE, 3)`` and the figure's coverage."""
-    pixels = background(place, placed.ground, rng)
-    colour, cover, relief = layers(placed)
-    left, top, right, bottom = placed.box
-    middle, wide = (left + right) / 2 + rng.uniform(-6, 6), (right - left) * rng.uniform(0.4, 0.55)
-    shadow = np.exp(-((((X - middle) / wide) ** 2 + ((Y - bottom) / (2 + 0.045 * (bottom - top))) ** 2) ** 2))
-    pixels = pixels * (1 - rng.uniform(0.35, 0.6) * shadow[..., None])
-    light = contrast * lighting(relief, rng)
-    light -= 0.22 * contrast * np.clip((Y - (top + bottom) / 2) / (bottom - top + 1), 0, 1)
-    lit = colour * (1 + light[..., None]) + 30 * np.clip(light, 0, 1)[..., None]
-    return blend(pixels, lit, cover[..., None]), cover
 
 
 def photo(placed: Placed, place: str, rng: np.random.Generator) -> Image.Image:

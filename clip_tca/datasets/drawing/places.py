@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from clip_tca.datasets.drawing.raster import SIZE, ink, noise
+from clip_tca.datasets.drawing.raster import SIZE, Placed, X, Y, blend, ink, layers, lighting, noise, picture
 from clip_tca.datasets.drawing.shapes import Array, Colour, shade
 
 # Phrases for captions, and the places where a class is met.
@@ -35,23 +35,21 @@ _SKIES: tuple[tuple[Colour, Colour], ...] = (
     ((165, 175, 185), (215, 218, 220)),
     ((110, 120, 170), (245, 190, 140)),
 )
+_FACADES: tuple[Colour, ...] = ((165, 150, 138), (140, 110, 98), (130, 138, 150), (188, 178, 162))
+_OUTSIDE = ("grass", "city", "beach", "snow", "forest", "desert")
+_ANYWHERE = (0.22, 0.17, 0.14, 0.12, 0.11, 0.06, 0.12, 0.06)
+_CHANCES = {
+    "guitar": (("room", "stage", "grass", "city", "beach", "forest"), (0.3, 0.2, 0.15, 0.1, 0.1, 0.15)),
+    "house": (_OUTSIDE, (0.3, 0.2, 0.12, 0.13, 0.15, 0.1)),
+    **dict.fromkeys(("dog", "person"), ((*_OUTSIDE, "room", "stage"), _ANYWHERE)),
+}
 _FINE = 2
 
 
 def choose(name: str, rng: np.random.Generator) -> str:
     """A place for a picture of the class ``name``."""
-    if name == "guitar":
-        return str(
-            rng.choice(["room", "stage", "grass", "city", "beach", "forest"], p=[0.3, 0.2, 0.15, 0.1, 0.1, 0.15])
-        )
-    if name == "house":
-        return str(
-            rng.choice(["grass", "city", "beach", "snow", "forest", "desert"], p=[0.3, 0.2, 0.12, 0.13, 0.15, 0.1])
-        )
-    outside = ["grass", "city", "beach", "snow", "forest", "desert"]
-    if name in ("dog", "person"):
-        return str(rng.choice([*outside, "room", "stage"], p=[0.22, 0.17, 0.14, 0.12, 0.11, 0.06, 0.12, 0.06]))
-    return str(rng.choice(outside, p=[0.28, 0.12, 0.12, 0.12, 0.16, 0.2]))
+    places, chances = _CHANCES.get(name, (_OUTSIDE, (0.28, 0.12, 0.12, 0.12, 0.16, 0.2)))
+    return str(rng.choice(places, p=chances))
 
 
 def background(place: str, ground: float, rng: np.random.Generator) -> Array:
@@ -70,13 +68,25 @@ def background(place: str, ground: float, rng: np.random.Generator) -> Array:
     rough = noise(rng, 10, 24) * 0.10 + noise(rng, 40, 60) * 0.12
     floor = floor * (1 + rough[..., None] * (0.5 + depth) * (0.4 if place == "snow" else 1.0))
     base = np.where(rows < horizon, sky, floor)
-    image = Image.fromarray(np.clip(base, 0, 255).astype(np.uint8)).resize(
-        (SIZE * _FINE,) * 2, Image.Resampling.NEAREST
-    )
+    image = picture(base).resize((SIZE * _FINE,) * 2, Image.Resampling.NEAREST)
     _clutter(ImageDraw.Draw(image), place, horizon, rng)
     soft = image.reduce(_FINE).filter(ImageFilter.GaussianBlur(rng.uniform(0.2, 1.4)))
     pixels = np.asarray(soft, np.float32)
     return pixels * (1 + (0.03 * noise(rng, 30) + 0.08 * noise(rng, 6))[..., None])
+
+
+def lit_scene(placed: Placed, place: str, rng: np.random.Generator, contrast: float) -> tuple[Array, Array]:
+    """The figure, lit, in its place, with its shadow: pixels ``(SIZE, SIZE, 3)`` and the figure's coverage."""
+    pixels = background(place, placed.ground, rng)
+    colour, cover, relief = layers(placed)
+    left, top, right, bottom = placed.box
+    middle, wide = (left + right) / 2 + rng.uniform(-6, 6), (right - left) * rng.uniform(0.4, 0.55)
+    shadow = np.exp(-((((X - middle) / wide) ** 2 + ((Y - bottom) / (2 + 0.045 * (bottom - top))) ** 2) ** 2))
+    pixels = pixels * (1 - rng.uniform(0.35, 0.6) * shadow[..., None])
+    light = contrast * lighting(relief, rng)
+    light -= 0.22 * contrast * np.clip((Y - (top + bottom) / 2) / (bottom - top + 1), 0, 1)
+    lit = colour * (1 + light[..., None]) + 30 * np.clip(light, 0, 1)[..., None]
+    return blend(pixels, lit, cover[..., None]), cover
 
 
 def _wall(place: str, rng: np.random.Generator) -> tuple[Colour, Colour]:
@@ -104,14 +114,8 @@ def _tree(
     draw: ImageDraw.ImageDraw, x: float, foot: float, height: float, leaf: Colour, rng: np.random.Generator
 ) -> None:
     """A trunk and a few balls of leaves, or a conifer."""
-    _box(
-        draw,
-        x - height * 0.05,
-        foot - height * 0.5,
-        x + height * 0.05,
-        foot,
-        shade((92, 70, 50), rng.uniform(0.7, 1.2)),
-    )
+    bark = shade((92, 70, 50), rng.uniform(0.7, 1.2))
+    _box(draw, x - height * 0.05, foot - height * 0.5, x + height * 0.05, foot, bark)
     if rng.random() < 0.35:
         for k in range(3):
             y, w = foot - height * (0.2 + 0.25 * k), height * (0.3 - 0.07 * k)
@@ -120,14 +124,8 @@ def _tree(
         return
     for tone in (0.7, 0.85, 1.0, 1.1):
         r = height * rng.uniform(0.16, 0.26)
-        _disc(
-            draw,
-            x + rng.normal(0, 0.14) * height,
-            foot - height * rng.uniform(0.55, 0.9),
-            r,
-            r * 0.85,
-            shade(leaf, tone),
-        )
+        cx, cy = x + rng.normal(0, 0.14) * height, foot - height * rng.uniform(0.55, 0.9)
+        _disc(draw, cx, cy, r, r * 0.85, shade(leaf, tone))
 
 
 def _clutter(draw: ImageDraw.ImageDraw, place: str, horizon: float, rng: np.random.Generator) -> None:
@@ -155,9 +153,7 @@ def _clutter(draw: ImageDraw.ImageDraw, place: str, horizon: float, rng: np.rand
         x = -u(0, 8)
         while x < SIZE:
             w, h = u(10, 24), u(14, 55)
-            tone: Colour = shade(
-                [(165, 150, 138), (140, 110, 98), (130, 138, 150), (188, 178, 162)][rng.integers(4)], u(0.75, 1.1)
-            )
+            tone = shade(_FACADES[rng.integers(4)], u(0.75, 1.1))
             _box(draw, x, horizon - h, x + w, horizon + 1, tone)
             for wy in np.arange(horizon - h + 3, horizon - 4, 6):
                 for wx in np.arange(x + 2, x + w - 3, 5):
@@ -173,14 +169,8 @@ def _clutter(draw: ImageDraw.ImageDraw, place: str, horizon: float, rng: np.rand
     count = {"grass": 3, "city": 1, "beach": 0, "snow": 3, "forest": 11, "desert": 1}[place]
     for _ in range(int(rng.integers(0, count + 1)) if place != "forest" else count):
         depth = u(0, 1)
-        _tree(
-            draw,
-            u(0, SIZE),
-            horizon + 1 + depth * 5,
-            u(16, 30) + 30 * depth * (place == "forest"),
-            shade(leaf, u(0.8, 1.2)),
-            rng,
-        )
+        x, height = u(0, SIZE), u(16, 30) + 30 * depth * (place == "forest")
+        _tree(draw, x, horizon + 1 + depth * 5, height, shade(leaf, u(0.8, 1.2)), rng)
     for _ in range(int(rng.integers(1, 6))):
         x, y = u(0, SIZE), u(horizon, SIZE)
         rock = leaf if place in ("grass", "forest") else shade(_GROUND[place][0], u(0.6, 0.9))

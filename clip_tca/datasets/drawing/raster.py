@@ -112,12 +112,8 @@ def layers(placed: Placed) -> tuple[Array, Array, Array]:
         fill(pens[1], part, 255, FINE)
         if not part.width:
             fill(pens[2], part, int(255 * part.relief), FINE)
-    small = [image.reduce(FINE) for image in (colour, cover, relief)]
-    return (
-        np.asarray(small[0], np.float32),
-        np.asarray(small[1], np.float32) / 255,
-        np.asarray(small[2], np.float32) / 255,
-    )
+    small = [np.asarray(image.reduce(FINE), np.float32) for image in (colour, cover, relief)]
+    return small[0], small[1] / 255, small[2] / 255
 
 
 def blend(under: Array, over: Array, alpha: Array) -> Array:

@@ -112,6 +112,10 @@ class Figure:
         """Add a polygon with straight sides."""
         self.parts.append(Part(np.asarray(points, float), colour, self.group, relief, 0.0, outlined))
 
+    def box(self, x0: float, y0: float, x1: float, y1: float, colour: Colour, relief: float = 0.6) -> None:
+        """Add an upright rectangle."""
+        self.polygon([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], colour, relief)
+
     def blob(self, points: Points, colour: Colour, relief: float = 0.6, outlined: bool = True) -> None:
         """Add a closed smooth shape."""
         self.polygon(smooth(points), colour, relief, outlined)
@@ -139,9 +143,9 @@ class Figure:
         direction[0], direction[-1] = centre[1] - centre[0], centre[-1] - centre[-2]
         direction /= np.maximum(np.hypot(direction[:, :1], direction[:, 1:]), 1e-9)
         side = np.stack([-direction[:, 1], direction[:, 0]], 1)
+        across, forward = np.cos(_CAP)[:, None], np.sin(_CAP)[:, None]
         ends = [
-            centre[i]
-            + radius[i] * (sign * side[i] * np.cos(_CAP)[:, None] + sign * direction[i] * np.sin(_CAP)[:, None])
+            centre[i] + radius[i] * (sign * side[i] * across + sign * direction[i] * forward)
             for i, sign in ((-1, 1), (0, -1))
         ]
         outline = [centre + radius * side, ends[0], (centre - radius * side)[::-1], ends[1]]
@@ -151,8 +155,3 @@ class Figure:
         """Add an open line."""
         line = smooth(points, closed=False) if curved else np.asarray(points, float)
         self.parts.append(Part(line, colour, self.group, relief, width, False))
-
-    def bounds(self) -> tuple[Array, Array]:
-        """The lower left and upper right corner of all parts."""
-        points = np.concatenate([part.points for part in self.parts])
-        return points.min(0), points.max(0)

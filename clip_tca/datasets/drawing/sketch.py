@@ -28,22 +28,15 @@ def sketch(placed: Placed, place: str, rng: np.random.Generator) -> Image.Image:
         for part in parts:
             if part.outlined and not part.width:
                 for again in range(1 + (rng.random() < 0.6)):
-                    _pencil(
-                        draw,
-                        part.points,
-                        thick * (1 if again == 0 else 0.6) * 2,
-                        wobble * (1 + again),
-                        int(dark + 35 * again),
-                        rng,
-                    )
+                    width = thick * (0.6 if again else 1) * 2
+                    _pencil(draw, part.points, width, wobble * (1 + again), int(dark + 35 * again), rng)
         for part in parts:
             if part.outlined and not part.width:
                 draw.polygon(flat(part.points, FINE), fill=paper)
         for part in parts:
             if part.width:
-                draw.line(
-                    flat(part.points, FINE), fill=int(dark + 20), width=max(1, round(min(part.width, 0.8) * FINE))
-                )
+                width = max(1, round(min(part.width, 0.8) * FINE))
+                draw.line(flat(part.points, FINE), fill=int(dark + 20), width=width)
             elif not part.outlined:
                 _pencil(draw, part.points, thick * 0.7, wobble * 0.6, int(dark + 30), rng)
     _hatch(image, placed, dark, rng)

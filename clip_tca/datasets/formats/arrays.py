@@ -42,11 +42,7 @@ class ArrayFile(ABC, Generic[Array]):
     """Opens a writer in the same format: target, name of the array of embeddings, their dimension."""
 
     def __init__(self, path: Path) -> None:
-        """Read the headers.
-
-        Raises:
-            ValueError: If the file is truncated, damaged or of another format.
-        """
+        """Read the headers; ValueError if the file is truncated, damaged or of another format."""
         self.path = path
         self.metadata: dict[str, str] = {}
         try:
@@ -68,11 +64,7 @@ class ArrayFile(ABC, Generic[Array]):
         return base.pick_name(self.path, names, name, self.noun, texts)
 
     def read(self, name: str) -> Array:
-        """A whole array.
-
-        Raises:
-            ValueError: If the file is truncated or damaged.
-        """
+        """A whole array; ValueError if the file is truncated or damaged."""
         try:
             return self._read(name)
         except Exception as error:

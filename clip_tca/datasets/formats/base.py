@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import torch
 
+from clip_tca.core.checks import one_line
 from clip_tca.core.tensors import to_tensor
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ class Block:
     others: pa.RecordBatch | None = None
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.z)
 
     def bad(self) -> np.ndarray:
@@ -84,7 +84,6 @@ class Result:
     before: np.ndarray | None = None
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(next(iter(self.arrays.values())))
 
 
@@ -158,8 +157,7 @@ class Shard(ABC):
 
 def damaged(where: object, reason: object, remedy: str = "copy or download it again") -> ValueError:
     """The error for a file that can't be read to its end."""
-    message = " ".join(str(reason).split())[:200] or type(reason).__name__
-    return ValueError(f"{where}: truncated or damaged ({message}); {remedy}")
+    return ValueError(f"{where}: truncated or damaged ({one_line(reason)}); {remedy}")
 
 
 def pick_name(where: object, names: list[str], name: str | None, noun: str, texts: bool = False) -> str:

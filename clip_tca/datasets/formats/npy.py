@@ -26,6 +26,20 @@ def read_header(file: Any) -> ArrayHeader:
     return ArrayHeader(shape, dtype, fortran and len(shape) > 1 and min(shape) > 1)
 
 
+def read_rows(file: IO[bytes], header: ArrayHeader, firsts: range, path: Path) -> Iterator[np.ndarray]:
+    """The matrix from where ``file`` is, in windows that begin at the rows ``firsts``."""
+    (_, dim), dtype, _ = header
+    for first in firsts:
+        size = (min(first + firsts.step, firsts.stop) - first) * dim * dtype.itemsize
+        try:
+            content = file.read(size)
+        except Exception as error:  # of an archive or of its compression
+            raise damaged(path, error) from None
+        if len(content) < size:
+            raise damaged(path, f"ends before row {firsts.stop}")
+        yield np.frombuffer(content, dtype).reshape(-1, dim).astype(dtype.newbyteorder("="), copy=False)
+
+
 class NpyWriter:
     """A ``.npy`` file from row ``start`` on; several processes may each write a range of the same file."""
 
@@ -124,9 +138,4 @@ class NpyFile(ArrayFile[np.ndarray]):
         (_, dim), dtype, _ = self.headers[name]
         with self.path.open("rb") as file:
             file.seek(self._start + start * dim * dtype.itemsize)
-            for first in range(start, stop, rows):
-                count = (min(first + rows, stop) - first) * dim
-                values = np.fromfile(file, dtype, count)
-                if len(values) < count:
-                    raise damaged(self.path, f"ends before row {stop}")
-                yield values.reshape(-1, dim).astype(dtype.newbyteorder("="), copy=False)
+            yield from read_rows(file, self.headers[name], range(start, stop, rows), self.path)

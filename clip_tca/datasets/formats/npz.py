@@ -10,7 +10,7 @@ import numpy as np
 
 from clip_tca.datasets.formats.arrays import ArrayFile, ArrayHeader
 from clip_tca.datasets.formats.base import damaged
-from clip_tca.datasets.formats.npy import PackedSink, read_header
+from clip_tca.datasets.formats.npy import PackedSink, read_header, read_rows
 
 
 class NpzSink(PackedSink):
@@ -42,20 +42,11 @@ class NpzFile(ArrayFile[np.ndarray]):
 
     def windows(self, name: str, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """All rows (``start`` is 0 and ``stop`` their number), ``rows`` at a time."""
-        (_, dim), dtype, _ = self.headers[name]
         try:
             with zipfile.ZipFile(self.path) as archive:
                 member = archive.open(f"{name}.npy")  # stays open when the archive is closed
             read_header(member)
         except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
             raise damaged(self.path, error) from None
-        with member as file:
-            for first in range(start, stop, rows):
-                size = (min(first + rows, stop) - first) * dim * dtype.itemsize
-                try:
-                    content = file.read(size)
-                except Exception as error:  # of the archive or of its compression
-                    raise damaged(self.path, error) from None
-                if len(content) < size:
-                    raise damaged(self.path, f"ends before row {stop}")
-                yield np.frombuffer(content, dtype).reshape(-1, dim).astype(dtype.newbyteorder("="), copy=False)
+        with member:
+            yield from read_rows(member, self.headers[name], range(start, stop, rows), self.path)

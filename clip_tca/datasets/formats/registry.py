@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 ARRAYS = {".npy": "npy.NpyFile", ".npz": "npz.NpzFile", ".safetensors": "safetensors.SafetensorsFile"}
 """Files of named arrays: subclasses of :class:`clip_tca.datasets.formats.arrays.ArrayFile`."""
 
-TABLES = {
-    ".parquet": "parquet.ParquetShard",
-    ".arrow": "arrow.ArrowShard",
-    ".feather": "arrow.ArrowShard",
-    ".ipc": "arrow.ArrowShard",
-}
+TABLES = {".parquet": "parquet.ParquetShard", **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow.ArrowShard")}
 """Tables with a list column: subclasses of :class:`clip_tca.datasets.formats.columns.TableShard`."""
 
 FORMATS = {**ARRAYS, **TABLES}
@@ -31,12 +26,7 @@ def open_arrays(path: Path) -> ArrayFile[Any]:
 
 
 def open_shard(path: Path, column: str | None = None) -> Shard:
-    """Read the header of a file and choose its array or column of embeddings.
-
-    Args:
-        path: A file with one of the suffixes in :data:`FORMATS`.
-        column: Array, tensor or column; None looks for the usual names.
-    """
+    """Read the header of a file and choose its array, tensor or column of embeddings; None looks for usual names."""
     if path.suffix.lower() in ARRAYS:
         from clip_tca.datasets.formats.arrays import ArrayShard
 

@@ -32,11 +32,8 @@ class SafetensorsSink(PackedSink):
         for kind, file in self.files.items():
             shape = [file.row] if file.width is None else [file.row, file.width]
             size = int(np.prod(shape)) * file.dtype.itemsize
-            header[self.names[kind]] = {
-                "dtype": _CODES[file.dtype.str],
-                "shape": shape,
-                "data_offsets": [end, end + size],
-            }
+            offsets = [end, end + size]
+            header[self.names[kind]] = {"dtype": _CODES[file.dtype.str], "shape": shape, "data_offsets": offsets}
             end += size
         text = json.dumps(header).encode()
         text += b" " * (-len(text) % 8)

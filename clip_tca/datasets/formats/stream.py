@@ -40,12 +40,7 @@ def standard_input() -> IO[bytes]:
 
 
 def open_stream(column: str | None = None, source: IO[bytes] | None = None) -> PipeShard:
-    """Wait for the first rows, and choose the array or column of embeddings.
-
-    Args:
-        column: List column of an Arrow stream; None looks for the usual names.
-        source: What to read; None is standard input.
-    """
+    """Wait for the first rows (None: of standard input), and choose the column as for a file."""
     pipe = Pipe(source or standard_input())
     if pipe.head.startswith(_ARROW):
         return ArrowStream(pipe, column)
