@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from clip_tca.report.html_tables import grid, without_empty
+from clip_tca.report.html_tables import single
 from clip_tca.report.markup import Content, Safe, count, join, tag
 from clip_tca.report.run import Run, Section
-from clip_tca.results.schema import PROTOCOLS, DataInfo, MethodInfo, Setting
+from clip_tca.results.schema import PROTOCOLS, MethodInfo, Setting
 from clip_tca.results.table import has_batches, model_line
 
 MEANING: dict[Setting, str] = {
@@ -49,28 +49,27 @@ def setup(run: Run) -> Section:
     domains = [[name, str(d["images"]), d.get("files_sha256", "")[:12]] for name, d in data["domains"].items()]
     parts: list[Content] = [
         tag("h4", "Data"),
-        definitions({"Origin": _named(data["origin"]), "Classes": ", ".join(run.classes), **_remarks(data)}),
-        _table("Images by domain", ["domain", "images", "sha256 of the file list"], domains),
+        definitions(
+            {
+                "Origin": _named(data["origin"]),
+                "Classes": ", ".join(run.classes),
+                "Differs from the published counts": "; ".join(data["differences"]),
+                "Found and not used": ", ".join(data.get("ignored", [])),
+                "Could not be read, in no count": data["left_out"] or None,
+            }
+        ),
+        single("Images by domain", ["domain", "images", "sha256 of the file list"], domains),
         tag("h4", "Model"),
         definitions(model) if model else unknown,
         tag("h4", "Prompts"),
         definitions({name: value for name, value in prompts.items() if name != "classes"}) if prompts else unknown,
         tag("h4", "Methods"),
-        _table("Parameters", ["method", "uses labels", "parameters"], (_method(run, m) for m in record["methods"])),
+        single("Parameters", ["method", "uses labels", "parameters"], [_method(run, m) for m in record["methods"]]),
         tag("h4", "Versions"),
         definitions({"Commit": record["commit"] or "not run from a checkout"}),
-        _table("Packages", ["package", "version"], map(list, record["versions"].items())),
+        single("Packages", ["package", "version"], [[*item] for item in record["versions"].items()]),
     ]
     return Section("How it was run", join(*parts))
-
-
-def _remarks(data: DataInfo) -> dict[str, str]:
-    remarks = {
-        "Differs from the published counts": "; ".join(data["differences"]),
-        "Found and not used": ", ".join(data.get("ignored", [])),
-        "Could not be read, in no count": str(data["left_out"] or ""),
-    }
-    return {name: value for name, value in remarks.items() if value}
 
 
 def _method(run: Run, method: MethodInfo) -> list[str]:
@@ -83,11 +82,6 @@ def _method(run: Run, method: MethodInfo) -> list[str]:
 
 def _named(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
-
-
-def _table(title: str, head: list[str], lines: Iterable[list[str]]) -> Safe:
-    head, rows = without_empty(head, list(lines))
-    return grid(title, head, [("", rows)])
 
 
 def definitions(values: Mapping[str, Any], kind: str = "plain") -> Safe:
