@@ -43,7 +43,9 @@ def grid(caption: str | list[str], head: Sequence[str], sections: Sequence[tuple
     captions = [caption] if isinstance(caption, str) else caption
     rows = [row for _, lines in sections for row in lines]
     numeric = [i > 0 and _numeric([_cell(row[i]) for row in rows]) for i in range(len(head))]
-    top = [_head(name, numeric[i]) for i, name in enumerate(head)]
+    buttons = [tag("button", name, type="button") for name in head]
+    kinds = ["number" if is_number else None for is_number in numeric]
+    top = [tag("th", button, scope="col", aria_sort="none", class_=k) for button, k in zip(buttons, kinds, strict=True)]
     bodies = []
     for name, lines in sections:
         title = tag("tr", tag("th", tag("span", name), scope="rowgroup", colspan=len(head)), class_="group")
@@ -97,11 +99,6 @@ def _numeric(cells: list[Cell]) -> bool:
     """Whether a column holds numbers, and perhaps gaps."""
     texts = [str(cell.text) for cell in cells if cell.text not in ("", None)]
     return bool(texts) and all(_NUMBER.fullmatch(text) for text in texts)
-
-
-def _head(name: str, numeric: bool) -> Safe:
-    button = tag("button", name, type="button")
-    return tag("th", button, scope="col", aria_sort="none", class_="number" if numeric else None)
 
 
 def _row(row: Row, numeric: list[bool]) -> Safe:

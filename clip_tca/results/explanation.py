@@ -54,12 +54,8 @@ def judged_gains(record: EvaluationRecord) -> list[dict[str, Any]]:
     """Gains with verdicts, ready for JSON; an oracle gets no verdict."""
     names = record["data"]["classes"]
     return [
-        {
-            "domain": domain.domain,
-            "images": domain.images,
-            "methods": [_judged_result(result, names) for result in domain.methods],
-        }
-        for domain in gains(record)
+        {"domain": d.domain, "images": d.images, "methods": [_judged_result(result, names) for result in d.methods]}
+        for d in gains(record)
     ]
 
 
@@ -161,12 +157,9 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
 def _movement(diagnosis: Diagnosis) -> list[str]:
     if reliability.stands_still(diagnosis):
         return ["  Not at all."]
-    changed = diagnosis["changed"]
-    effect = (
-        "How many predictions change is not known: this state holds no class texts, or no rows."
-        if changed is None
-        else f"{changed:.1%} of the predictions change."
-    )
+    effect = "How many predictions change is not known: this state holds no class texts, or no rows."
+    if (changed := diagnosis["changed"]) is not None:
+        effect = f"{changed:.1%} of the predictions change."
     return [f"  By {diagnosis['movement'] or 0:.2f} of their spread.", f"  {effect}"]
 
 
