@@ -11,7 +11,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, methods, report, study
@@ -83,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     before = signal.signal(signal.SIGTERM, _end) if threading.current_thread() is threading.main_thread() else None
     try:
-        status = _run(options)
+        with _processes(options):
+            status: int = options.run(options)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -115,15 +117,13 @@ def reason(error: Exception) -> str:
     return str(error)
 
 
-def _run(options: argparse.Namespace) -> int:
-    """Run as one process, or as one of several that ``torchrun`` started for a command that can share its work."""
-    run: Callable[[argparse.Namespace], int] = options.run
-    if "RANK" not in os.environ or not getattr(options, "shares", False):
-        return run(options)
+def _processes(options: argparse.Namespace) -> AbstractContextManager[object]:
+    """One process, or one of several that ``torchrun`` started for a command that can share its work."""
+    if "RANK" not in os.environ or "shares" not in options:
+        return nullcontext()
     from clip_tca.core.processes import joined
 
-    with joined():
-        return run(options)
+    return joined()
 
 
 def _end(_number: int, _frame: object) -> NoReturn:

@@ -40,7 +40,7 @@ def compare(options: argparse.Namespace) -> int:
     """Counts for each domain and class against the published ones; 1 if they differ."""
     from clip_tca.datasets.image_source import ImageSource
 
-    data = ImageSource(options.dataset, **shared.data(options)).load()
+    data = ImageSource(options.dataset, **shared.given(options, *shared.DATA)).load()
     counts = data.counts()
     width = max(map(len, [*data.classes, "class"]))
     for domain in dict.fromkeys([*data.expected, *data.domains]):
@@ -54,8 +54,7 @@ def compare(options: argparse.Namespace) -> int:
     for name in data.ignored:
         print(f"extra, not used: {name}")
     differences = data.differences()
-    missing = [domain for domain in data.expected if domain not in data.domains]
-    if missing:
+    if missing := [domain for domain in data.expected if domain not in data.domains]:
         print(f"missing domains: {', '.join(missing)}")
     if not data.expected:
         print("no published counts to compare with")

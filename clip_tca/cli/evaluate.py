@@ -10,6 +10,8 @@ from clip_tca.cli import options as shared
 from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, EVERY, METHODS
 from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
 
+PASSED_ON = ("setting", "protocol", "batch_size", "seeds", "profile", "forgetting", "examples")
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
@@ -94,14 +96,8 @@ def keywords(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of :func:`clip_tca.evaluate`."""
     return {
         **shared.inputs(options),
-        **({} if options.seed is None else {"seed": options.seed}),
+        **shared.given(options, "seed"),
         "methods": options.method or DEFAULT_METHODS,
         "options": shared.method_options(options),
-        "setting": options.setting,
-        "protocol": options.protocol,
-        "batch_size": options.batch_size,
-        "seeds": options.seeds,
-        "profile": options.profile,
-        "forgetting": options.forgetting,
-        "examples": options.examples,
+        **{name: getattr(options, name) for name in PASSED_ON},
     }

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -69,7 +66,5 @@ def _record(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], li
         raise ValueError("class names: a record has its own; --class-names is for a saved state")
     records = read(path)
     content = [{"dataset": record["dataset"], "domains": judged_gains(record)} for record in records]
-    lines: list[str] = []
-    for record in records:
-        lines += [*([""] if lines else []), *explain_record(record)]
+    lines = [line for record in records for line in ("", *explain_record(record))][1:]
     return {"file": str(path), "records": content}, lines

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from clip_tca.results.rendering import FORMATS
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
-_DATA = ("data_dir", "hub_id", "revision", "image_column", "label_column", "domain_column", "domains")
+DATA = ("data_dir", "hub_id", "revision", "image_column", "label_column", "domain_column", "domains")
 _MODEL = ("model", "pretrained", "trust_pickle", "device", "precision", "skip_bad", "workers", "encode_batch_size")
 _PROMPTS = ("prompts", "class_names")
 
@@ -51,21 +52,18 @@ def add_data(command: argparse.ArgumentParser, required: bool = True) -> None:
 def add_model(command: argparse.ArgumentParser) -> None:
     """Which encoder, on which device, in which precision."""
     group = command.add_argument_group("model")
-    group.add_argument(
+    add_option = group.add_argument
+    add_option(
         "--model", help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR or demo (default: ViT-B-16-quickgelu)"
     )
-    group.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
+    add_option("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
     add_trust(group)
-    group.add_argument("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    group.add_argument("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
-    group.add_argument(
-        "--skip-bad", action="store_true", default=None, help="continue without images that can't be read"
-    )
-    group.add_argument("--no-cache", action="store_true", help="neither read nor write the embedding store")
-    group.add_argument(
-        "--workers", type=int, metavar="N", help="processes that decode images (default: cores, at most 8)"
-    )
-    group.add_argument("--encode-batch-size", type=positive, metavar="N", help="images encoded together (default: 64)")
+    add_option("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    add_option("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
+    add_option("--skip-bad", action="store_true", default=None, help="continue without images that can't be read")
+    add_option("--no-cache", action="store_true", help="neither read nor write the embedding store")
+    add_option("--workers", type=int, metavar="N", help="processes that decode images (default: cores, at most 8)")
+    add_option("--encode-batch-size", type=positive, metavar="N", help="images encoded together (default: 64)")
 
 
 def add_trust(group: argparse._ArgumentGroup) -> None:
@@ -102,17 +100,15 @@ def parse_value(text: str) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             return number(text)
-        except ValueError:
-            continue
     return text
 
 
 def method_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of methods that were given, as values."""
-    given = {name: getattr(options, name, None) for name in ("k", "balance", "solver", "micro_batch")}
-    values = {name: value for name, value in given.items() if value is not None} | dict(options.set or [])
+    names = [name for name in ("k", "balance", "solver", "micro_batch") if hasattr(options, name)]
+    values = given(options, *names) | dict(options.set or [])
     return {name: parse_value(str(value)) for name, value in values.items()}
 
 
@@ -125,15 +121,11 @@ def add_output(command: argparse.ArgumentParser) -> None:
 
 def inputs(options: argparse.Namespace) -> dict[str, Any]:
     """The options of data, model and prompts that were given, for :class:`clip_tca.evaluation.inputs.Inputs`."""
-    return _given(options, *_DATA, *_MODEL, *_PROMPTS) | {"cache": not options.no_cache, "progress": True}
+    return given(options, *DATA, *_MODEL, *_PROMPTS) | {"cache": not options.no_cache, "progress": True}
 
 
-def data(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given of data alone, for :class:`clip_tca.datasets.image_source.ImageSource`."""
-    return _given(options, *_DATA)
-
-
-def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of the options ``names`` that were given."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 

@@ -49,12 +49,8 @@ def arguments(path: Path, parser: argparse.ArgumentParser, given: Sequence[str])
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not TOML ({error})") from None
     common, runs = content.get("all", {}), content.get("run", [])
-    if (
-        not isinstance(common, dict)
-        or not isinstance(runs, list)
-        or not runs
-        or not all(isinstance(r, dict) for r in runs)
-    ):
+    has_runs = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
+    if not has_runs or not isinstance(common, dict):
         raise ValueError(f"{path}: no runs; a recipe has [[run]] sections, and may have one [all]")
     if unknown := set(content) - {"all", "run", "title"}:
         raise ValueError(

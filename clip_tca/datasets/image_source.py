@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +28,13 @@ class ImageSource:
     """
 
     dataset: str
-    data_dir: str | None = None
+    data_dir: str | Path | None = None
     hub_id: str | None = None
     revision: str | None = None
     image_column: str | None = None
     label_column: str | None = None
     domain_column: str | None = None
-    domains: tuple[str, ...] = ()
+    domains: Sequence[str] = ()
 
     def check(self) -> None:
         """Raise ValueError for options that contradict each other, before anything is read or downloaded."""

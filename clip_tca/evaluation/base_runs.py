@@ -56,50 +56,51 @@ class Plain(Method):
         z = unit(self.encode(batch))
         return z, self.classifier.logits(z)
 
-    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """The same."""
-        return self(batch)
+    predict = __call__
 
     def reset(self) -> None:
         """Nothing to forget."""
 
 
+@dataclass(frozen=True)
 class BaseRuns:
-    """Runs base methods on the data of an evaluation."""
+    """Runs base methods on the data of an evaluation.
 
-    def __init__(
-        self,
-        embedded: Embedded,
-        device: torch.device,
-        batch: int,
-        workers: int | None,
-        progress: bool,
-        episodic: bool = False,
-    ) -> None:
-        """``batch`` images are shown to a method at a time; ``episodic`` runs reset it before each batch."""
-        self.embedded, self.device, self.batch = embedded, device, batch
-        self.workers, self.progress, self.episodic = workers, progress, episodic
+    ``batch`` images are shown to a method at a time; ``episodic`` runs reset it before each batch.
+    """
+
+    embedded: Embedded
+    device: torch.device
+    batch: int
+    workers: int | None
+    progress: bool
+    episodic: bool = False
 
     def run(self, name: str, options: dict[str, Any], domain: str, order: Tensor) -> BaseOutput:
         """Run a new method on the images ``order`` of a domain, batch after batch."""
         method = self.make(name, options)
+
+        def step(batch: Tensor) -> tuple[Tensor, Tensor]:
+            if self.episodic:
+                method.reset()
+            return method(batch)
+
         with PeakMemory(self.device) as memory:
             began = time.perf_counter()
-            z, logits = self._outputs(method, _reset_first(method) if self.episodic else method, domain, order)
+            z, logits = self._outputs(method, step, domain, order)
             seconds = time.perf_counter() - began
         method.reset()
         return BaseOutput(z, logits, seconds, memory.peak, method.sees == "images")
 
     def carry(
         self, name: str, options: dict[str, Any], first: tuple[str, Tensor], then: tuple[str, Tensor]
-    ) -> tuple[BaseOutput, BaseOutput]:
-        """Adapt to the images of one domain in the continual form, then predict another with that state."""
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Embeddings and logits of one domain, adapted to in the continual form, and of another with that state."""
         continual = {"continual": True} if "continual" in signature(base_method(name)).parameters else {}
         method = self.make(name, {**options, **continual})
-        before = BaseOutput(*self._outputs(method, method, *first), 0.0, None, True)
-        after = BaseOutput(*self._outputs(method, method.predict, *then), 0.0, None, True)
+        outputs = [self._outputs(method, method, *first), self._outputs(method, method.predict, *then)]
         method.reset()
-        return before, after
+        return outputs
 
     def _outputs(
         self, method: Method, step: Callable[[Tensor], tuple[Tensor, Tensor]], domain: str, order: Tensor
@@ -141,26 +142,10 @@ class BaseRuns:
             raise ValueError(f"method: {method.name!r} works on images, and this data set has embeddings only")
         batches = [part.tolist() for part in order.split(self.batch)]
         prepare = partial(method.prepare, transform=encoder.transform)
-        progress = tqdm(
-            total=len(order),
-            desc=f"{method.name} {domain}",
-            unit="image",
-            disable=None if self.progress else True,
-            leave=False,
-        )
-        with progress as bar:
+        hidden = None if self.progress else True
+        with tqdm(total=len(order), desc=f"{method.name} {domain}", unit="image", disable=hidden, leave=False) as bar:
             for images, reasons in loader(pictures.domains[domain], prepare, batches, self.workers, self.device):
                 if reasons:
                     raise ValueError(f"{domain}: images can no longer be read: {'; '.join(reasons.values())}")
                 yield images.to(self.device)
                 bar.update(len(images))
-
-
-def _reset_first(method: Method) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """``method`` on a batch as if it were the first."""
-
-    def step(batch: Tensor) -> tuple[Tensor, Tensor]:
-        method.reset()
-        return method(batch)
-
-    return step

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import cast
+from dataclasses import dataclass
 
 from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.protocols import Clock, order
-from clip_tca.results.schema import PLAIN_CLIP, MethodCost, Protocol
+from clip_tca.results.schema import PLAIN_CLIP, Protocol
 
 
 @dataclass
@@ -38,7 +37,6 @@ class Cost:
         return cls(clock.adapting, clock.predicting, base.seconds, base.memory, images, base.embeds)
 
     def __add__(self, other: Cost) -> Cost:
-        """Of both together."""
         peaks = [peak for peak in (self.base_memory_bytes, other.base_memory_bytes) if peak is not None]
         return Cost(
             self.adapting_seconds + other.adapting_seconds,
@@ -48,10 +46,6 @@ class Cost:
             self.images + other.images,
             self.embeds or other.embeds,
         )
-
-    def as_record(self) -> MethodCost:
-        """For the record."""
-        return cast("MethodCost", asdict(self))
 
 
 def plain_cost(runs: BaseRuns, protocol: Protocol) -> Cost:

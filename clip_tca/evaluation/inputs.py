@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,20 +43,13 @@ class Embedded:
     prompts: Prompts | None = None
 
 
-@dataclass
-class Inputs:
+@dataclass(frozen=True)
+class Inputs(ImageSource):
     """A data set of pictures with the model and the prompts to embed it, or stored embeddings.
 
     Attributes:
-        dataset: ``pacs``, ``officehome``, ``vlcs``, ``folder``, ``demo``; or, without pictures, ``synthetic`` or a
-            safetensors file of stored embeddings.
-        data_dir: Folder of the images; None takes the hub.
-        hub_id: Data set on the hub, or a local copy in its formats.
-        revision: Commit or tag on the hub.
-        image_column: Column of a hub data set; None looks for the usual name, as do the next two.
-        label_column: Column of the labels.
-        domain_column: Column of the domains.
-        domains: Domains to take; empty takes all.
+        dataset: As in :class:`clip_tca.datasets.image_source.ImageSource`, like all about the pictures; or, without
+            pictures, ``synthetic`` or a safetensors file of stored embeddings.
         model: open_clip model; None is ``ViT-B-16-quickgelu``, or the bundled model for the demo.
         pretrained: Tag or file of its weights.
         trust_pickle: Load a legacy checkpoint that is a pickle, which can run any code.
@@ -73,14 +65,6 @@ class Inputs:
         seed: Of the synthetic set.
     """
 
-    dataset: str
-    data_dir: str | Path | None = None
-    hub_id: str | None = None
-    revision: str | None = None
-    image_column: str | None = None
-    label_column: str | None = None
-    domain_column: str | None = None
-    domains: Sequence[str] = ()
     model: str | None = None
     pretrained: str = PRETRAINED
     trust_pickle: bool = False
@@ -143,13 +127,10 @@ class Inputs:
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
         encoder = OpenClipEncoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
-        data_dir = None if self.data_dir is None else str(self.data_dir)
-        columns = (self.image_column, self.label_column, self.domain_column)
-        source = ImageSource(self.dataset, data_dir, self.hub_id, self.revision, *columns, tuple(self.domains))
-        source.check()
-        if data_dir is None:
+        self.check()
+        if self.data_dir is None:
             _ = encoder.identity  # a data set from the hub is the larger download
-        data = source.load()
+        data = self.load()
         names = class_names(data.classes, self.class_names, self.dataset if data.expected else None)
         prompts = load_prompts(self.prompts, names)
         began = time.perf_counter()

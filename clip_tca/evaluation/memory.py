@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -26,7 +25,6 @@ class PeakMemory:
         self.peak: int | None = None
 
     def __enter__(self) -> PeakMemory:
-        """Start sampling."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._before = torch.cuda.memory_allocated(self.device)
@@ -37,10 +35,7 @@ class PeakMemory:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop, and set :attr:`peak`."""
+    def __exit__(self, *_: object) -> None:
         if self.device.type == "cuda":
             self.peak = torch.cuda.max_memory_allocated(self.device) - self._before
             return

@@ -93,14 +93,12 @@ def predict(
     """Predict embeddings in the order in which they are seen.
 
     ``labels`` go to a method only if it is an oracle and says so. ``logits`` ``(n, classes)`` are those of the base
-    method that gave ``z``, if there is one: TCA on top takes certainty from them and corrects them by as much as the
-    classifier's scores change when it moves the embeddings. (Where the base method's logits are the classifier's scores
-    of its embeddings, as for TENT or WATT, that is LinearTCA's own prediction.)
+    method that gave ``z``, if there is one: TCA on top takes certainty from them and corrects them.
     """
     clock = Clock()
     adapter = method.adapter(classifier)
     if adapter is None:
-        classes = classifier.predict(z) if logits is None else logits.argmax(dim=1)
+        classes = predicted_classes(classifier, z, logits)
         clock.predicted()
         return Prediction(classes, clock)
     parts = [slice(0, len(z))] if setting == "transductive" else [slice(i, i + batch) for i in range(0, len(z), batch)]
@@ -114,9 +112,22 @@ def predict(
         else:
             adapter.fit(z[part], labels[part] if adapter.uses_labels else None, logits=base_logits)
         clock.adapted()
-        adapted = adapter.logits(z[part])
-        if base_logits is not None:
-            adapted = base_logits + adapted - classifier.logits(unit(z[part]))
-        predictions.append(adapted.argmax(dim=1))
+        predictions.append(predicted_classes(classifier, z[part], base_logits, adapter))
         clock.predicted()
     return Prediction(torch.cat(predictions), clock, adapter if setting == "transductive" else None)
+
+
+def predicted_classes(
+    classifier: LinearClassifier, z: Tensor, logits: Tensor | None, adapter: Adapter | None = None
+) -> Tensor:
+    """Classes of embeddings: of the adapter, of the base method that gave ``z`` and ``logits``, or of the classifier.
+
+    With both, the logits are corrected by as much as the classifier's scores change when the adapter moves the
+    embeddings. (Where the logits are the classifier's scores, as for TENT or WATT, that is the adapter's prediction.)
+    """
+    if adapter is None:
+        return classifier.predict(z) if logits is None else logits.argmax(dim=1)
+    adapted = adapter.logits(z)
+    if logits is not None:
+        adapted = logits + adapted - classifier.logits(unit(z))
+    return adapted.argmax(dim=1)

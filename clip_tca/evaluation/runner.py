@@ -6,7 +6,7 @@ Everything that changes from run to run is in the record's ``cost``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from clip_tca.adapters.diagnosis import diagnose
-from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.checks import check_whole, one_of
 from clip_tca.core.device import choose_device
@@ -25,7 +24,7 @@ from clip_tca.evaluation.cost import Cost, plain_cost
 from clip_tca.evaluation.examples import changed
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.method_spec import MethodSpec, method_specs
-from clip_tca.evaluation.protocols import divisor, for_setting, order, predict
+from clip_tca.evaluation.protocols import divisor, for_setting, order, predict, predicted_classes
 from clip_tca.evaluation.source_forgetting import check_forgetting, measure_forgetting
 from clip_tca.methods.registry import DEFAULT_METHODS
 from clip_tca.results.schema import (
@@ -34,6 +33,7 @@ from clip_tca.results.schema import (
     SCHEMA_VERSION,
     SETTINGS,
     EvaluationRecord,
+    MethodCost,
     OnRequest,
     Protocol,
     ResultRow,
@@ -131,7 +131,7 @@ def evaluate(
         "commit": commit(),
         "cost": {
             **about["cost"],
-            "methods": {name: cost.as_record() for name, cost in costs.items()},
+            "methods": {name: cast("MethodCost", asdict(cost)) for name, cost in costs.items()},
             "peak_memory_bytes": peak_memory(device),
         },
     }
@@ -178,13 +178,13 @@ def _measure(
                     base = outputs[spec.base]
                 method_z, logits = (z, None) if base is None else (base.z, base.logits)
                 prediction = predict(spec, classifier, method_z, labels, setting, batch, logits)
-                diagnosis = None
-                if prediction.adapter is not None:
-                    before = classifier.predict(method_z) if logits is None else logits.argmax(dim=1)
-                    diagnosis = diagnose(prediction.adapter, before, prediction.classes)
                 predicted = prediction.classes.cpu()
                 divided_by = divisor(images, len(seen), protocol)
-                results.rows.append(_row(spec, domain, seed, predicted, labels.cpu(), classes, divided_by, diagnosis))
+                row = _row(spec, domain, seed, predicted, labels.cpu(), classes, divided_by)
+                if prediction.adapter is not None:
+                    before = predicted_classes(classifier, method_z, logits)
+                    row["diagnosis"] = diagnose(prediction.adapter, before, prediction.classes)
+                results.rows.append(row)
                 results.predictions[spec.name, domain, seed] = predicted
                 results.costs[spec.name] += Cost.of(prediction.clock, base, len(seen))
                 bar.update()
@@ -204,20 +204,12 @@ def _merged(parts: list[Results], tasks: list[tuple[str, int]]) -> Results:
 
 
 def _row(
-    spec: MethodSpec,
-    domain: str,
-    seed: int,
-    predicted: Tensor,
-    labels: Tensor,
-    classes: list[str],
-    divided_by: int,
-    diagnosis: Diagnosis | None = None,
+    spec: MethodSpec, domain: str, seed: int, predicted: Tensor, labels: Tensor, classes: list[str], divided_by: int
 ) -> ResultRow:
-    hit = predicted == labels
-    images = torch.bincount(labels, minlength=len(classes)).tolist()
-    correct = torch.bincount(labels[hit], minlength=len(classes)).tolist()
     pairs = torch.bincount(labels * len(classes) + predicted, minlength=len(classes) ** 2)
-    row: ResultRow = {
+    confusion = pairs.view(len(classes), len(classes))
+    correct, images = confusion.diagonal().tolist(), confusion.sum(dim=1).tolist()
+    return {
         "method": spec.name,
         "domain": domain,
         "seed": seed,
@@ -230,8 +222,5 @@ def _row(
             name: {"correct": c, "images": n, "accuracy": 100 * c / n if n else None}
             for name, c, n in zip(classes, correct, images, strict=True)
         },
-        "confusion": pairs.view(len(classes), len(classes)).tolist(),
+        "confusion": confusion.tolist(),
     }
-    if diagnosis is not None:
-        row["diagnosis"] = diagnosis
-    return row

@@ -9,11 +9,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.tensors import unit
 from clip_tca.datasets.registry import domain_named
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.method_spec import MethodSpec
-from clip_tca.evaluation.protocols import order
+from clip_tca.evaluation.protocols import order, predicted_classes
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.schema import ForgettingRow
 
@@ -76,13 +75,8 @@ def _predicted(
     (domain, z, seen), (name, reference_z, shuffled) = adapted_to, reference
     adapter, logits, reference_logits = method.adapter(classifier), None, None
     if method.base is not None:
-        before, after = runs.carry(method.base, method.base_options, (domain, seen), (name, shuffled))
-        z, logits, reference_z, reference_logits = before.z, before.logits, after.z, after.logits
-        if adapter is None:
-            return reference_logits.argmax(dim=1)
-    if adapter is None:
-        return classifier.predict(reference_z)
-    adapted = adapter.fit(z, logits=logits).logits(reference_z)
-    if reference_logits is not None:
-        adapted = reference_logits + adapted - classifier.logits(unit(reference_z))
-    return adapted.argmax(dim=1)
+        outputs = runs.carry(method.base, method.base_options, (domain, seen), (name, shuffled))
+        (z, logits), (reference_z, reference_logits) = outputs
+    if adapter is not None:
+        adapter.fit(z, logits=logits)
+    return predicted_classes(classifier, reference_z, reference_logits, adapter)

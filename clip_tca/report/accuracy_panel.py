@@ -48,8 +48,9 @@ def _figure(name: str, value: str, kind: str = "") -> Safe:
 def accuracy(run: Run) -> Section:
     """The table of ``clip-tca eval``."""
     table = accuracy_table(run.record)
+    table.title = table.title[:1]
     intro = "In bold the highest measured number of each column among the methods that use no labels."
-    return Section("Accuracy", join(tag("p", intro, class_="lead"), from_table(table, table.title[0])))
+    return Section("Accuracy", join(tag("p", intro, class_="lead"), from_table(table, best=True)))
 
 
 def domain_gains(run: Run) -> Section:

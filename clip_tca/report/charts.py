@@ -44,7 +44,8 @@ def _panel(name: str, bars: list[Bar], low: float, high: float) -> Safe:
         return f"{100 * (points - low) / (high - low):.2f}%"
 
     height = ROW * len(bars) + AXIS
-    shapes = [_text(tick, across(tick), height - 4, low, high) for tick in _ticks(low, high)]
+    ticks = [0.0, *[end for end in (low, high) if abs(end) > 0.15 * (high - low)]]  # not too close to zero
+    shapes = [_text(tick, across(tick), height - 4, low, high) for tick in ticks]
     zero = across(0)
     for number, bar in enumerate(bars):
         top = ROW * number
@@ -60,11 +61,6 @@ def _panel(name: str, bars: list[Bar], low: float, high: float) -> Safe:
     label = f"Gain over zero-shot on {name}, in points: {values}"
     drawing = tag("svg", *shapes, width="100%", height=height, role="img", aria_label=label)
     return tag("figure", tag("figcaption", name), drawing, class_="panel")
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Zero and the ends of the scale, without those too close to zero."""
-    return [0.0, *[end for end in (low, high) if abs(end) > 0.15 * (high - low)]]
 
 
 def _text(tick: float, x: str, y: int, low: float, high: float) -> Safe:

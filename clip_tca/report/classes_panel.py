@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.report.html_tables import Cell, Row, grid
-from clip_tca.report.markup import Safe, join, signed, tag
+from clip_tca.report.markup import Safe, folded, join, signed, tag
 from clip_tca.report.run import NO_ZERO_SHOT, Run, Score, Section
 
 TITLE = "Classes that gained and lost"
@@ -24,10 +24,9 @@ def class_changes(run: Run) -> Section:
     intro = "Each class of each domain counts once: its accuracy after minus before, in percentage points."
     head = ["method", "gained", "lost", "unchanged", "gained most", "lost most"]
     lines = [_summary(run, method, pairs) for method, pairs in by_method.items()]
-    tables = [_details(run, *item, full, number == 0) for number, item in enumerate(by_method.items())]
-    return Section(
-        TITLE, join(tag("p", intro, class_="lead"), grid("Classes gained and lost", head, [("", lines)]), *tables)
-    )
+    overview = grid("Classes gained and lost", head, [("", lines)])
+    tables = [(run.method_label(method), _details(run, method, pairs, full)) for method, pairs in by_method.items()]
+    return Section(TITLE, join(tag("p", intro, class_="lead"), overview, folded(tables)))
 
 
 def _pairs(run: Run, method: str) -> Pairs:
@@ -57,21 +56,17 @@ def _summary(run: Run, method: str, pairs: Pairs) -> Row:
     return [run.method_label(method), str(up), str(down), str(len(changes) - up - down), extreme(1), extreme(-1)]
 
 
-def _details(run: Run, method: str, pairs: Pairs, full: float, opened: bool) -> Safe:
+def _details(run: Run, method: str, pairs: Pairs, full: float) -> Safe:
     lines: list[Row] = []
     for name in run.classes:
         cells = [pairs.get((domain, name)) for domain in run.domains]
-        present = [both for both in cells if both is not None]
-        if present:
-            total = tuple(
-                Score(sum(both[i].correct for both in present), sum(both[i].images for both in present)) for i in (0, 1)
-            )
-            lines.append([name, *[_cell(both, full) for both in cells], _cell((total[0], total[1]), full)])
+        if present := [both for both in cells if both is not None]:
+            before, after = (Score.total(scores) for scores in zip(*present, strict=True))
+            lines.append([name, *[_cell(both, full) for both in cells], _cell((before, after), full)])
     caption = (
         f"{run.method_label(method)}: change against zero-shot, by class; the last column takes all domains together"
     )
-    table = grid(caption, ["class", *run.domains, "all images"], [("", lines)])
-    return tag("details", tag("summary", run.method_label(method)), table, open=opened)
+    return grid(caption, ["class", *run.domains, "all images"], [("", lines)])
 
 
 def _cell(both: tuple[Score, Score] | None, full: float) -> Cell:

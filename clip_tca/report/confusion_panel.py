@@ -6,7 +6,7 @@ from heapq import nlargest
 
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.report.html_tables import Cell, Row, grid, scroll, titled
-from clip_tca.report.markup import Safe, join, tag
+from clip_tca.report.markup import Safe, folded, join, tag
 from clip_tca.report.run import NO_ZERO_SHOT, Run, Section
 
 TITLE = "Confusion before and after"
@@ -38,16 +38,8 @@ def confusions(run: Run) -> Section:
         if few
         else f"The {LISTED} largest of each domain, in percent of the images of the true class."
     )
-    parts = [
-        tag(
-            "details",
-            tag("summary", domain),
-            _maps(run, matrices) if few else _largest(run, domain, matrices),
-            open=number == 0,
-        )
-        for number, (domain, matrices) in enumerate(by_domain.items())
-    ]
-    return Section(TITLE, join(tag("p", intro, class_="lead"), *parts))
+    parts = {domain: _maps(run, m) if few else _largest(run, domain, m) for domain, m in by_domain.items()}
+    return Section(TITLE, join(tag("p", intro, class_="lead"), folded(parts.items())))
 
 
 def _maps(run: Run, matrices: dict[str, Matrix]) -> Safe:

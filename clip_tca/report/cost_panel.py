@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clip_tca.report.html_tables import from_plain, grid, without_empty
+from clip_tca.report.html_tables import from_table, single
 from clip_tca.report.markup import join, tag
 from clip_tca.report.run import Run, Section
 from clip_tca.results.schema import MethodCost
@@ -25,9 +25,8 @@ def costs(run: Run) -> Section:
         if size is not None:
             notes.append(f"Peak memory, {where}: {size / 1e6:,.0f} MB.")
     notes.append("Times vary from run to run; nothing else in the record does.")
-    tables = [from_plain(_with_labels(run, table)) for table in side_tables(run.record)]
-    head, lines = without_empty(head, lines)
-    return Section("Cost", join(grid(caption, head, [("", lines)]), tag("p", " ".join(notes), class_="note"), *tables))
+    tables = [from_table(_with_labels(run, table)) for table in side_tables(run.record)]
+    return Section("Cost", join(single(caption, head, lines), tag("p", " ".join(notes), class_="note"), *tables))
 
 
 def _with_labels(run: Run, table: Table) -> Table:

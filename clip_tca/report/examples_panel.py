@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 
-from clip_tca.report.markup import Safe, count, data_uri, join, tag
+from clip_tca.report.markup import Safe, count, data_uri, folded, join, tag
 from clip_tca.report.run import Run, Section
 from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind
 
@@ -31,11 +31,8 @@ def changes(run: Run) -> Section:
     by_method: dict[str, list[ExampleGroup]] = {}
     for group in examples["groups"]:
         by_method.setdefault(group["method"], []).append(group)
-    parts = [
-        tag("details", tag("summary", _summary(run, method, groups)), *map(_domain, groups), open=number == 0)
-        for number, (method, groups) in enumerate(by_method.items())
-    ]
-    return Section(TITLE, join(tag("p", intro, class_="lead"), *parts))
+    parts = [(_summary(run, method, groups), join(*map(_domain, groups))) for method, groups in by_method.items()]
+    return Section(TITLE, join(tag("p", intro, class_="lead"), folded(parts)))
 
 
 def _summary(run: Run, method: str, groups: list[ExampleGroup]) -> Safe:
@@ -45,12 +42,8 @@ def _summary(run: Run, method: str, groups: list[ExampleGroup]) -> Safe:
 
 
 def _domain(group: ExampleGroup) -> Safe:
-    return tag(
-        "section",
-        tag("h4", group["domain"]),
-        tag("div", *[_kind(group, kind) for kind in KINDS], class_="kinds"),
-        class_="changed",
-    )
+    kinds = tag("div", *[_kind(group, kind) for kind in KINDS], class_="kinds")
+    return tag("section", tag("h4", group["domain"]), kinds, class_="changed")
 
 
 def _kind(group: ExampleGroup, kind: ExampleKind) -> Safe:

@@ -43,7 +43,9 @@ def grid(caption: str | list[str], head: Sequence[str], sections: Sequence[tuple
     captions = [caption] if isinstance(caption, str) else caption
     rows = [row for _, lines in sections for row in lines]
     numeric = [i > 0 and _numeric([_cell(row[i]) for row in rows]) for i in range(len(head))]
-    top = [_head(name, numeric[i]) for i, name in enumerate(head)]
+    buttons = [tag("button", name, type="button") for name in head]
+    kinds = ["number" if is_number else None for is_number in numeric]
+    top = [tag("th", button, scope="col", aria_sort="none", class_=k) for button, k in zip(buttons, kinds, strict=True)]
     bodies = []
     for name, lines in sections:
         title = tag("tr", tag("th", tag("span", name), scope="rowgroup", colspan=len(head)), class_="group")
@@ -53,10 +55,10 @@ def grid(caption: str | list[str], head: Sequence[str], sections: Sequence[tuple
     return scroll(table, " ".join(captions))
 
 
-def without_empty(head: list[str], lines: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows without the columns that have nothing in them."""
+def single(caption: str, head: list[str], lines: list[list[str]]) -> Safe:
+    """A table of one section, without the columns that have nothing in them."""
     full = [i for i in range(len(head)) if not lines or any(line[i] for line in lines)]
-    return [head[i] for i in full], [[line[i] for i in full] for line in lines]
+    return grid(caption, [head[i] for i in full], [("", [[line[i] for i in full] for line in lines])])
 
 
 def titled(*lines: str) -> Safe:
@@ -69,23 +71,14 @@ def scroll(table: Safe, label: str) -> Safe:
     return tag("div", table, class_="scroll", role="region", tabindex=0, aria_label=label)
 
 
-def from_table(table: Table, caption: str) -> Safe:
-    """A table of accuracy, with its notes; in each measured column the best row that uses no labels is bold."""
+def from_table(table: Table, best: bool = False) -> Safe:
+    """A table of the evaluation with its notes; if ``best``, that of each measured column without labels is bold."""
     sections = [
-        (name, lines if name.startswith("reported") else [_marked(line, lines) for line in lines])
+        (name, [_marked(line, lines) for line in lines] if best and not name.startswith("reported") else lines)
         for name, lines in table.sections
     ]
-    return join(grid(caption, table.head, sections), notes(table.notes))
-
-
-def from_plain(table: Table) -> Safe:
-    """Any other table of the evaluation, with its title and notes."""
-    return join(grid(table.title, table.head, table.sections), notes(table.notes))
-
-
-def notes(lines: Sequence[str]) -> Safe:
-    """Remarks under a table; warnings look like warnings."""
-    return join(*[tag("p", line, class_="note warning" if line.startswith("WARNING") else "note") for line in lines])
+    notes = [tag("p", line, class_=f"note{' warning' * line.startswith('WARNING')}") for line in table.notes]
+    return join(grid(table.title, table.head, sections), *notes)
 
 
 def _marked(line: list[str], lines: list[list[str]]) -> Row:
@@ -108,29 +101,15 @@ def _numeric(cells: list[Cell]) -> bool:
     return bool(texts) and all(_NUMBER.fullmatch(text) for text in texts)
 
 
-def _head(name: str, numeric: bool) -> Safe:
-    button = tag("button", name, type="button")
-    return tag("th", button, scope="col", aria_sort="none", class_="number" if numeric else None)
-
-
 def _row(row: Row, numeric: list[bool]) -> Safe:
     first, *others = map(_cell, row)
     oracle = ORACLE in str(first.text)
     cells = [tag("th", first.text, scope="row", title=first.note)]
     for cell, number in zip(others, numeric[1:], strict=True):
         kind = "number" if number else "short" if len(str(cell.text)) <= SHORT else "long"
-        kinds = [kind, *shade_class(cell.shade)]
+        shaded = "" if not cell.shade else " gained" if cell.shade > 0 else " lost"
+        style = f"--shade:{min(1.0, abs(cell.shade)):.2f}" if cell.shade else None
         content = text(str(cell.text).replace("-", "−", 1) if number else cell.text)
         content = tag("strong", content) if cell.strong else content
-        cells.append(tag("td", content, class_=" ".join(kinds), style=shade_style(cell.shade), title=cell.note or None))
+        cells.append(tag("td", content, class_=kind + shaded, style=style, title=cell.note or None))
     return tag("tr", *cells, class_="oracle" if oracle else None)
-
-
-def shade_class(shade: float) -> list[str]:
-    """CSS classes of a shaded cell."""
-    return [] if not shade else ["gained" if shade > 0 else "lost"]
-
-
-def shade_style(shade: float) -> str | None:
-    """Style that sets the strength of the shade."""
-    return f"--shade:{min(1.0, abs(shade)):.2f}" if shade else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from html import escape
 
 from clip_tca.results.rendering import visible
@@ -42,6 +43,11 @@ def tag(name: str, *content: Content, **attributes: Attribute) -> Safe:
         words.append(spelled if value is True else f'{spelled}="{text(value)}"')
     inner = "" if name in VOID else f"{join(*content)}</{name}>"
     return Safe(f"<{' '.join(words)}>{inner}")
+
+
+def folded(parts: Iterable[tuple[Content, Content]]) -> Safe:
+    """Parts that fold under their titles, the first one open."""
+    return join(*[tag("details", tag("summary", title), body, open=i == 0) for i, (title, body) in enumerate(parts)])
 
 
 def data_uri(kind: str, content: bytes) -> str:

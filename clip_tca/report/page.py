@@ -11,7 +11,7 @@ from clip_tca.report.classes_panel import class_changes
 from clip_tca.report.confusion_panel import confusions
 from clip_tca.report.cost_panel import costs
 from clip_tca.report.examples_panel import changes
-from clip_tca.report.html_tables import from_plain
+from clip_tca.report.html_tables import from_table
 from clip_tca.report.markup import Content, Safe, data_uri, join, tag
 from clip_tca.report.run import Run
 from clip_tca.report.setup_panel import facts, setup
@@ -61,7 +61,7 @@ def _parts(sources: Sources, links: Links) -> list[Content]:
     runs = sources.runs
     if len(runs) > 1:
         tables = comparison({run.label: run.record for run in runs})
-        parts.append(_part("All runs", join(*map(from_plain, tables)), links))
+        parts.append(_part("All runs", join(*map(from_table, tables)), links))
     for run in runs:
         name = f"{run.record['dataset']}: {run.record['setting']}, protocol {run.record['protocol']}"
         inner: Links = []
@@ -95,13 +95,8 @@ def _run(run: Run, number: int, links: Links) -> Safe:
 
 def _downloads(files: list[tuple[str, bytes]]) -> Safe:
     intro = tag("p", "Every number on this page comes from these files, which it contains.", class_="lead")
-    items = [
-        tag(
-            "li",
-            tag("a", f"Download {name}", href=data_uri("application/json", content), download=name),
-            " ",
-            tag("span", f"{len(content) / 1000:,.0f} kB", class_="aside"),
-        )
-        for name, content in files
-    ]
+    items = []
+    for name, content in files:
+        link = tag("a", f"Download {name}", href=data_uri("application/json", content), download=name)
+        items.append(tag("li", link, " ", tag("span", f"{len(content) / 1000:,.0f} kB", class_="aside")))
     return join(intro, tag("ul", *items, class_="downloads"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -35,6 +35,11 @@ class Score:
     def accuracy(self) -> float:
         """In percent."""
         return 100 * self.correct / self.images
+
+    @classmethod
+    def total(cls, scores: Iterable[Score]) -> Score:
+        """Of all together."""
+        return cls(*map(sum, zip(*[(score.correct, score.images) for score in scores], strict=True)))
 
 
 @dataclass(frozen=True)
@@ -94,14 +99,12 @@ class Run:
 
     def confusion(self, method: str, domain: str) -> list[list[int]] | None:
         """Counts over all seeds, rows true and columns predicted; None if the record is too old to have them."""
-        total: list[list[int]] | None = None
+        matrices = []
         for row in self._rows(method, domain):
             if (matrix := row.get("confusion")) is None:
                 return None
-            if total is None:
-                total = [[0] * len(matrix) for _ in matrix]
-            total = [[a + b for a, b in zip(*lines, strict=True)] for lines in zip(total, matrix, strict=True)]
-        return total
+            matrices.append(matrix)
+        return [[sum(cells) for cells in zip(*lines, strict=True)] for lines in zip(*matrices, strict=True)] or None
 
     def _rows(self, method: str, domain: str) -> Iterator[ResultRow]:
         return (row for row in self.record["rows"] if (row["method"], row["domain"]) == (method, domain))

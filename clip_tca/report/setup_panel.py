@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from clip_tca.report.html_tables import grid, without_empty
+from clip_tca.report.html_tables import single
 from clip_tca.report.markup import Content, Safe, count, join, tag
 from clip_tca.report.run import Run, Section
-from clip_tca.results.schema import PROTOCOLS, DataInfo, MethodInfo, ModelInfo, Setting
-from clip_tca.results.table import has_batches
+from clip_tca.results.schema import PROTOCOLS, MethodInfo, Setting
+from clip_tca.results.table import has_batches, model_line
 
 MEANING: dict[Setting, str] = {
     "transductive": "one fit on the whole domain",
@@ -20,21 +20,22 @@ MEANING: dict[Setting, str] = {
 
 def facts(run: Run) -> Safe:
     """Data, model, prompts and protocol in a few words each."""
-    record, prompts = run.record, run.record["prompts"]
+    record, model, prompts = run.record, run.record["model"], run.record["prompts"]
     images = sum(domain["images"] for domain in record["data"]["domains"].values())
     domains, classes = len(run.domains), len(run.classes)
     size = f"{count(images, 'image', 'images')}, {count(domains, 'domain', 'domains')}, {classes} classes"
     seeds = len(record["seeds"])
+    shuffles = "one shuffle" if seeds == 1 else f"{seeds} shuffles, mean ± standard deviation"
     templates = prompts["templates"] if prompts else []
     template = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
     return definitions(
         {
             "Data": f"{record['dataset']}: {size}",
-            "Model": _model(record["model"]) or "stored embeddings; the file does not say of which model",
+            "Model": model_line(model) if model else "stored embeddings; the file does not say of which model",
             "Prompts": f"{prompts['name']}: {template}" if prompts else "stored with the embeddings",
             "Setting": f"{record['setting']}: {MEANING[record['setting']]}",
             "Protocol": f"{record['protocol']}: accuracy divided by {PROTOCOLS[record['protocol']]}",
-            "Order": ", ".join([*([f"batch {record['batch_size']}"] if has_batches(record) else []), _shuffles(seeds)]),
+            "Order": f"batch {record['batch_size']}, {shuffles}" if has_batches(record) else shuffles,
         },
         "facts",
     )
@@ -45,48 +46,30 @@ def setup(run: Run) -> Section:
     record = run.record
     model, prompts, data = record["model"], record["prompts"], record["data"]
     unknown = tag("p", "The file of embeddings does not say.", class_="note")
-    versions = [[package, version] for package, version in record["versions"].items()]
+    domains = [[name, str(d["images"]), d.get("files_sha256", "")[:12]] for name, d in data["domains"].items()]
     parts: list[Content] = [
         tag("h4", "Data"),
-        definitions({"Origin": _named(data["origin"]), "Classes": ", ".join(run.classes), **_remarks(data)}),
-        _table("Images by domain", ["domain", "images", "sha256 of the file list"], _domains(data)),
+        definitions(
+            {
+                "Origin": _named(data["origin"]),
+                "Classes": ", ".join(run.classes),
+                "Differs from the published counts": "; ".join(data["differences"]),
+                "Found and not used": ", ".join(data.get("ignored", [])),
+                "Could not be read, in no count": data["left_out"] or None,
+            }
+        ),
+        single("Images by domain", ["domain", "images", "sha256 of the file list"], domains),
         tag("h4", "Model"),
         definitions(model) if model else unknown,
         tag("h4", "Prompts"),
         definitions({name: value for name, value in prompts.items() if name != "classes"}) if prompts else unknown,
         tag("h4", "Methods"),
-        _table("Parameters", ["method", "uses labels", "parameters"], (_method(run, m) for m in record["methods"])),
+        single("Parameters", ["method", "uses labels", "parameters"], [_method(run, m) for m in record["methods"]]),
         tag("h4", "Versions"),
         definitions({"Commit": record["commit"] or "not run from a checkout"}),
-        _table("Packages", ["package", "version"], versions),
+        single("Packages", ["package", "version"], [[*item] for item in record["versions"].items()]),
     ]
     return Section("How it was run", join(*parts))
-
-
-def _model(model: ModelInfo | None) -> str:
-    """Model, weights, precision and device; nothing if they are not known."""
-    if not model:
-        return ""
-    weights = f"{model['pretrained']}, " if model["pretrained"] else ""
-    return f"{model['model']} ({weights}sha256 {model['weights'][:12]}), {model['precision']}, {model['device']}"
-
-
-def _shuffles(seeds: int) -> str:
-    return "one shuffle" if seeds == 1 else f"{seeds} shuffles, mean ± standard deviation"
-
-
-def _domains(data: DataInfo) -> Iterable[list[str]]:
-    for name, domain in data["domains"].items():
-        yield [name, str(domain["images"]), domain.get("files_sha256", "")[:12]]
-
-
-def _remarks(data: DataInfo) -> dict[str, str]:
-    remarks = {
-        "Differs from the published counts": "; ".join(data["differences"]),
-        "Found and not used": ", ".join(data.get("ignored", [])),
-        "Could not be read, in no count": str(data["left_out"] or ""),
-    }
-    return {name: value for name, value in remarks.items() if value}
 
 
 def _method(run: Run, method: MethodInfo) -> list[str]:
@@ -99,11 +82,6 @@ def _method(run: Run, method: MethodInfo) -> list[str]:
 
 def _named(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
-
-
-def _table(title: str, head: list[str], lines: Iterable[list[str]]) -> Safe:
-    head, rows = without_empty(head, list(lines))
-    return grid(title, head, [("", rows)])
 
 
 def definitions(values: Mapping[str, Any], kind: str = "plain") -> Safe:

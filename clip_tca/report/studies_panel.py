@@ -46,10 +46,6 @@ def study(source: StudyRecord) -> Safe:
         alt = f"Figure of the study {record['study']}. {' '.join(finding)}".strip()
         parts.append(tag("figure", tag("img", src=data_uri(*source.figure), alt=alt), class_="study"))
     names = ("study", "paper", "dataset", "reference", "options", "commit")
-    fields = {name: record.get(name) for name in names}
-    return join(*parts, definitions({**fields, "model": _model(record), "file": source.label}))
-
-
-def _model(record: dict[str, Any]) -> str:
-    model = record.get("model")
-    return str(model.get("model", "")) if isinstance(model, dict) else ""
+    fields, model = {name: record.get(name) for name in names}, record.get("model")
+    model_name = str(model.get("model", "")) if isinstance(model, dict) else ""
+    return join(*parts, definitions({**fields, "model": model_name, "file": source.label}))

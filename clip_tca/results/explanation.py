@@ -16,7 +16,7 @@ from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results import reliability
 from clip_tca.results.gains import DomainResult, MethodResult, gains
-from clip_tca.results.rendering import as_text, printable
+from clip_tca.results.rendering import as_text, printable, visible
 from clip_tca.results.schema import EvaluationRecord
 from clip_tca.results.table import Table
 
@@ -54,12 +54,8 @@ def judged_gains(record: EvaluationRecord) -> list[dict[str, Any]]:
     """Gains with verdicts, ready for JSON; an oracle gets no verdict."""
     names = record["data"]["classes"]
     return [
-        {
-            "domain": domain.domain,
-            "images": domain.images,
-            "methods": [_judged_result(result, names) for result in domain.methods],
-        }
-        for domain in gains(record)
+        {"domain": d.domain, "images": d.images, "methods": [_judged_result(result, names) for result in d.methods]}
+        for d in gains(record)
     ]
 
 
@@ -99,7 +95,7 @@ def explain_state(options: dict[str, Any], diagnosis: Diagnosis, names: list[str
         "",
         *_wrapped([SPREAD, NO_LABELS]),
     ]
-    return _clean(lines)
+    return [visible(line) for line in lines]
 
 
 def explain_record(record: EvaluationRecord) -> list[str]:
@@ -113,7 +109,7 @@ def explain_record(record: EvaluationRecord) -> list[str]:
     lines = [f"{record['dataset']}: {record['setting']}, protocol {record['protocol']}{shuffles}.", labels, ""]
     for domain in domains:
         lines += [*as_text(printable(_block(domain, names))).splitlines(), ""]
-    return _clean([*lines, *_overall(domains, record)])
+    return [visible(line) for line in (*lines, *_overall(domains, record))]
 
 
 def _shift(diagnosis: Diagnosis) -> Iterable[str]:
@@ -161,12 +157,9 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
 def _movement(diagnosis: Diagnosis) -> list[str]:
     if reliability.stands_still(diagnosis):
         return ["  Not at all."]
-    changed = diagnosis["changed"]
-    effect = (
-        "How many predictions change is not known: this state holds no class texts, or no rows."
-        if changed is None
-        else f"{changed:.1%} of the predictions change."
-    )
+    effect = "How many predictions change is not known: this state holds no class texts, or no rows."
+    if (changed := diagnosis["changed"]) is not None:
+        effect = f"{changed:.1%} of the predictions change."
     return [f"  By {diagnosis['movement'] or 0:.2f} of their spread.", f"  {effect}"]
 
 
@@ -214,10 +207,8 @@ def _compact(diagnosis: Diagnosis, listed: list[reliability.Indicator]) -> str:
     else:
         parts.append(f"{_range([round(count) for count in diagnosis['counts']])} images a class")
     parts.append(f"moved {diagnosis['movement'] or 0:.2f}")
-    doubts = (
-        [] if reliability.has_little_effect(diagnosis) else [indicator.text for indicator in listed if indicator.level]
-    )
-    return "; ".join(parts) + ". " + " ".join(doubts)
+    doubts = "" if reliability.has_little_effect(diagnosis) else " ".join(sign.text for sign in listed if sign.level)
+    return f"{'; '.join(parts)}. {doubts}"
 
 
 def _range(counts: list[int]) -> str:
@@ -268,8 +259,3 @@ def _together(texts: dict[str, str]) -> list[tuple[str, str]]:
 
 def _wrapped(paragraphs: list[str], indent: str = "  ") -> list[str]:
     return [line for text in paragraphs for line in textwrap.wrap(text, WIDTH, subsequent_indent=indent)]
-
-
-def _clean(lines: list[str]) -> list[str]:
-    """Control characters of names written out."""
-    return printable(Table(lines, [], [])).title

@@ -125,13 +125,9 @@ def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
         results.append(Indicator(1, f"{share:.0%} of the chosen are {names[largest]}: the target is nearly one class."))
     if diagnosis["predicted"] is not None:
         distance = skew(chosen, diagnosis["predicted"])
-        if distance > SKEWED[0]:
-            level = 2 if distance > SKEWED[1] else 1
-            sentence = f"Class shares of the chosen are {distance:.0%} off those of all predictions."
-        else:
-            level = 0
-            sentence = f"Class shares of the chosen are those of all predictions but for {distance:.0%}."
-        results.append(Indicator(level, sentence))
+        level = sum(distance > limit for limit in SKEWED)
+        off, same = f"{distance:.0%} off those of all predictions", f"those of all predictions but for {distance:.0%}"
+        results.append(Indicator(level, f"Class shares of the chosen are {off if level else same}."))
     mean = diagnosis["uncertainty_mean"]
     if mean is not None and mean > UNCERTAIN:
         results.append(Indicator(1, f"The chosen are not certain: their uncertainty is {mean:.0%} of a pure guess's."))
@@ -142,15 +138,10 @@ def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
 
 def _effect(diagnosis: Diagnosis) -> list[Indicator]:
     movement, changed = diagnosis["movement"] or 0.0, diagnosis["changed"]
-    moved = f"Embeddings move by {movement:.2f} of their spread:"
-    if movement > MOVED[1]:
-        results = [Indicator(2, f"{moved} further than they lie apart.")]
-    elif movement > MOVED[0]:
-        results = [Indicator(1, f"{moved} nearly as far as they lie apart.")]
-    elif movement > STILL:
-        results = [Indicator(0, f"{moved} less than they lie apart.")]
-    else:
-        results = [Indicator(0, "No embedding moves.")]
+    level = sum(movement > limit for limit in MOVED)
+    distance = ("less than", "nearly as far as", "further than")[level]
+    moved = f"Embeddings move by {movement:.2f} of their spread: {distance} they lie apart."
+    results = [Indicator(level, "No embedding moves." if stands_still(diagnosis) else moved)]
     if changed is not None and changed > CHANGED:
         results.append(Indicator(2, f"{changed:.1%} of the predictions change, more than uncertainty can explain."))
     elif changed:

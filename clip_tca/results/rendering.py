@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clip_tca.results.schema import EvaluationRecord
@@ -38,10 +38,8 @@ def as_markdown(table: Table) -> str:
     def line(cells: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
-    lines = ["  \n".join(table.title), "", line(table.head)]
-    lines.append(
-        "|" + "|".join("---" if i in (0, len(table.head) - 1) else "---:" for i in range(len(table.head))) + "|"
-    )
+    rule = "|".join(["---", *["---:"] * (len(table.head) - 2), "---"])
+    lines = ["  \n".join(table.title), "", line(table.head), f"|{rule}|"]
     for name, section in table.sections:
         if len(table.sections) > 1:
             lines.append(line([f"*{name}*", *[""] * (len(table.head) - 1)]))
@@ -51,33 +49,24 @@ def as_markdown(table: Table) -> str:
 
 def as_latex(table: Table) -> str:
     """A booktabs table."""
-    special = {
-        "\\": r"\textbackslash{}",
-        "&": r"\&",
-        "%": r"\%",
-        "_": r"\_",
-        "#": r"\#",
-        "$": r"\$",
-        "{": r"\{",
-        "}": r"\}",
-    }
-    special |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": "$<$", ">": "$>$"}
+    special = {letter: f"\\{letter}" for letter in "&%_#${}"} | {"±": r"$\pm$", "<": "$<$", ">": "$>$"}
+    special |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    escapes = str.maketrans(special)
 
     def line(cells: list[str]) -> str:
-        return " & ".join("".join(special.get(letter, letter) for letter in cell) for cell in cells) + r" \\"
+        return " & ".join(cell.translate(escapes) for cell in cells) + r" \\"
 
     width = len(table.head)
     lines = [
         *[f"% {text}" for text in [*table.title, *table.notes]],
         rf"\begin{{tabular}}{{l{'r' * (width - 2)}l}}",
         r"\toprule",
+        line(table.head),
     ]
-    lines += [line(table.head)]
     for name, section in table.sections:
         lines.append(r"\midrule")
         if len(table.sections) > 1:
-            heading = line([name]).removesuffix(r" \\")
-            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\emph{{{heading}}}}} \\")
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\emph{{{name.translate(escapes)}}}}} \\")
         lines += map(line, section)
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -92,12 +81,7 @@ def as_csv(table: Table) -> str:
     return text.getvalue()
 
 
-RENDERERS: dict[str, Callable[[Table], str]] = {
-    "table": as_text,
-    "csv": as_csv,
-    "markdown": as_markdown,
-    "latex": as_latex,
-}
+RENDERERS = {"table": as_text, "csv": as_csv, "markdown": as_markdown, "latex": as_latex}
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 """What :func:`render` and ``--format`` take."""
 

@@ -10,12 +10,8 @@ from clip_tca.results.table import Table
 
 def side_tables(record: EvaluationRecord) -> list[Table]:
     """Those that the record has figures for."""
-    tables = []
-    if PLAIN_CLIP in record["cost"]["methods"]:
-        tables.append(cost_table(record))
-    if "forgetting" in record:
-        tables.append(forgetting_table(record["forgetting"]))
-    return tables
+    tables = [cost_table(record)] if PLAIN_CLIP in record["cost"]["methods"] else []
+    return [*tables, forgetting_table(record["forgetting"])] if "forgetting" in record else tables
 
 
 def cost_table(record: EvaluationRecord) -> Table:
@@ -29,16 +25,10 @@ def cost_table(record: EvaluationRecord) -> Table:
     for name, cost in costs.items():
         adapter = (cost["adapting_seconds"] + cost["predicting_seconds"]) / cost["images"]
         total = adapter + cost["base_seconds"] / cost["images"] + (0 if cost["embeds"] else plain)
+        relative = f"{total / plain:.2f}" if plain else ""
+        own = f"{1000 * adapter:.3f}" if name != PLAIN_CLIP else ""
         memory = cost["base_memory_bytes"]
-        lines.append(
-            [
-                name,
-                f"{1000 * total:.2f}",
-                f"{total / plain:.2f}" if plain else "",
-                f"{1000 * adapter:.3f}" if name != PLAIN_CLIP else "",
-                "" if memory is None else f"{memory / 1e6:.0f}",
-            ]
-        )
+        lines.append([name, f"{1000 * total:.2f}", relative, own, "" if memory is None else f"{memory / 1e6:.0f}"])
     head = ["method", "ms/image", "of plain CLIP", "adapter, ms/image", "extra memory, MB"]
     conditions = [*([model["model"], model["device"]] if model else []), f"batch {record['batch_size']}"]
     notes = ["Extra memory is the peak beyond what was allocated before; on a CPU it is sampled from resident memory."]

@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.published import published, published_rows, why_not
-from clip_tca.results.schema import PROTOCOLS, EvaluationRecord
+from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
 
 
 @dataclass
@@ -62,6 +62,12 @@ def has_batches(record: EvaluationRecord) -> bool:
     return not whole or any("base" in method for method in record["methods"])
 
 
+def model_line(model: ModelInfo) -> str:
+    """Model, weights, precision and device."""
+    weights = f"{model['pretrained']}, " if model["pretrained"] else ""
+    return f"{model['model']} ({weights}sha256 {model['weights'][:12]}), {model['precision']}, {model['device']}"
+
+
 def _head(domains: list[str]) -> list[str]:
     return ["method", *domains, "average", "gain", "divided by"]
 
@@ -113,9 +119,7 @@ def _title(record: EvaluationRecord) -> list[str]:
     ]
     model, prompts = record["model"], record["prompts"]
     if model:
-        weights = f"{model['pretrained']}, " if model["pretrained"] else ""
-        weights += f"sha256 {model['weights'][:12]}"
-        lines.append(f"Model {model['model']} ({weights}), {model['precision']}, {model['device']}.")
+        lines.append(f"Model {model_line(model)}.")
     if prompts:
         count = len(prompts["templates"])
         templates = f'"{prompts["templates"][0]}"' if count == 1 else f"{count} templates"

@@ -34,7 +34,7 @@ def validate(value: Any, kind: Any, field: str = "") -> None:
     if is_typeddict(kind) or origin is dict:
         _expect(isinstance(value, dict), value, field, "an object")
         if is_typeddict(kind):
-            fields, others = _fields(kind)
+            fields, others = _fields(kind), Any
         else:  # of a dictionary by Literal, every key is required
             fields, others = dict.fromkeys(get_args(arguments[0]), (arguments[1], True)), arguments[1]
         for name, (_, required) in fields.items():
@@ -59,10 +59,8 @@ def validate(value: Any, kind: Any, field: str = "") -> None:
 
 def _expect(condition: bool, value: Any, field: str, expected: str) -> None:
     if not condition:
-        actual = (
-            "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else reprlib.repr(value)
-        )
-        raise ValueError(f"{field or 'it'} is {actual}, not {expected}")
+        container = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else ""
+        raise ValueError(f"{field or 'it'} is {container or reprlib.repr(value)}, not {expected}")
 
 
 def _is_scalar(value: Any, kind: type) -> bool:
@@ -74,11 +72,11 @@ def _is_scalar(value: Any, kind: type) -> bool:
 
 
 @cache
-def _fields(kind: type) -> tuple[dict[str, tuple[Any, bool]], Any]:
-    """Type of each field and whether it is required; and the type of all others."""
+def _fields(kind: type) -> dict[str, tuple[Any, bool]]:
+    """Type of each field and whether it is required."""
     fields: dict[str, tuple[Any, bool]] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         optional = get_origin(hint) is NotRequired
         required = not optional and name in kind.__required_keys__  # type: ignore[attr-defined]
         fields[name] = (get_args(hint)[0] if optional else hint, required)
-    return fields, Any
+    return fields
