@@ -118,7 +118,7 @@ class Job:
                 if not first:  # or nobody goes in
                     stack.enter_context(stage)
                 together(lambda: self._check_space(stage.folder.parent))
-                tally = self.adapt(stage.inside()[0])
+                tally = self.adapt(stage.staged()[0])
                 if first:
                     stage.record.write_text(record(tally), encoding="utf-8")
                     stage.commit()

@@ -16,7 +16,7 @@ from pathlib import Path
 from clip_tca.core.files import PART, lock, sweep
 
 RECORD = "_clip-tca.json"
-"""Name of the record in a folder of ours: readers of data sets pass over names that begin like this."""
+"""Name of the record in an output folder: readers of data sets skip names that begin with an underscore."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """How the system says that a disk is full."""
@@ -37,37 +37,37 @@ class Staging:
             raise FileNotFoundError(f"output: the folder {target.parent} does not exist; create it first")
         if first:
             self._recover()
-        for there in (path for path in self._finals() if path.exists()):
+        for path in (path for path in self._final_paths() if path.exists()):
             if not overwrite:
-                raise ValueError(f"output: {there} exists; choose another name, or replace it: --overwrite")
-            if there.is_dir() and (single or not (there / RECORD).is_file()):
-                raise ValueError(f"output: {there} is a folder that clip-tca adapt did not write; choose another name")
-            if not single and not there.is_dir():
-                raise ValueError(f"output: {there} is a file, and a folder is to be written; choose another name")
+                raise ValueError(f"output: {path} exists; choose another name, or replace it: --overwrite")
+            if path.is_dir() and (single or not (path / RECORD).is_file()):
+                raise ValueError(f"output: {path} is a folder that clip-tca adapt did not write; choose another name")
+            if not single and not path.is_dir():
+                raise ValueError(f"output: {path} is a file, and a folder is to be written; choose another name")
 
-    def _finals(self) -> list[Path]:
+    def _final_paths(self) -> list[Path]:
         return [self.target, self.target.with_name(f"{self.target.name}.json")] if self.single else [self.target]
 
-    def inside(self) -> list[Path]:
-        """Where the contents of :meth:`_finals` are while they are written."""
+    def staged(self) -> list[Path]:
+        """Where the contents of the final paths are while they are written."""
         out = self.folder / "out"
         return [out / self.target.name, out / f"{self.target.name}.json"] if self.single else [out]
 
     @property
     def record(self) -> Path:
         """Where to write the record."""
-        return self.inside()[1] if self.single else self.inside()[0] / RECORD
+        return self.staged()[1] if self.single else self.staged()[0] / RECORD
 
     def __enter__(self) -> Staging:
-        """Make the folder; what a run that was killed has left of it goes away."""
+        """Make the folder, and remove what a killed run has left in it."""
         if self.first:
-            self._take()
+            self._acquire()
             for old in self.folder.iterdir():
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
             (self.folder / "out").mkdir()
         return self
 
-    def _take(self) -> None:
+    def _acquire(self) -> None:
         """Lock the folder against other runs; the system unlocks it when the process ends in any way."""
         while True:
             self.folder.mkdir(exist_ok=True)
@@ -82,29 +82,29 @@ class Staging:
             return
 
     def _recover(self) -> None:
-        """End the commit in which a run was killed, and remove the rest of what it left; nothing, if it still runs."""
+        """Finish the commit of a run that was killed during it, and remove its files; nothing, if it still runs."""
         with contextlib.suppress(OSError):
             handle = lock(self.folder)
             try:
-                built, finals = self.inside(), self._finals()
-                if self.single and self.target.exists() and built[1].exists() and not built[0].exists():
-                    os.replace(built[1], finals[1])
+                staged, final = self.staged(), self._final_paths()
+                if self.single and self.target.exists() and staged[1].exists() and not staged[0].exists():
+                    os.replace(staged[1], final[1])
                 if not self.single and (self.folder / "old").exists() and not self.target.exists():
-                    os.replace(built[0], self.target)
+                    os.replace(staged[0], self.target)
                 shutil.rmtree(self.folder)
             finally:
                 os.close(handle)
 
     def commit(self) -> None:
         """Give everything its final name."""
-        for built, final in zip(self.inside(), self._finals(), strict=True):
+        for staged, final in zip(self.staged(), self._final_paths(), strict=True):
             if not final.is_dir():
-                os.replace(built, final)
+                os.replace(staged, final)
                 continue
             old = self.folder / "old"
             os.replace(final, old)
             try:
-                os.replace(built, final)
+                os.replace(staged, final)
             except OSError:
                 os.replace(old, final)
                 raise

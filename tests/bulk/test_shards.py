@@ -158,7 +158,7 @@ def test_an_error_behind_comes_out_at_the_next_call():
 def test_staging_leaves_nothing_behind(tmp_path):
     def fail() -> None:
         with Staging(tmp_path / "out", single=False) as stage:
-            (stage.inside()[0] / "x").write_text("half")
+            (stage.staged()[0] / "x").write_text("half")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -170,7 +170,7 @@ def test_what_a_killed_run_left_goes_away(tmp_path):
     (tmp_path / ".out.part" / "out").mkdir(parents=True)
     (tmp_path / ".out.part" / "out" / "half.npy").write_text("half")
     with Staging(tmp_path / "out", single=False) as stage:
-        (stage.inside()[0] / "whole").write_text("whole")
+        (stage.staged()[0] / "whole").write_text("whole")
         stage.record.write_text("{}")
         stage.commit()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["_clip-tca.json", "out", "whole"]
@@ -185,7 +185,7 @@ def test_a_process_that_fails_leaves_alone_what_another_run_is_writing(tmp_path)
     with Staging(tmp_path / "out", single=False) as other:
         with pytest.raises(RuntimeError), Staging(tmp_path / "out", single=False, first=False):
             raise RuntimeError
-        assert other.inside()[0].is_dir()
+        assert other.staged()[0].is_dir()
 
 
 def test_a_process_that_fails_after_the_first_has_died_removes_what_it_left(tmp_path):
@@ -203,7 +203,7 @@ def test_a_shard_is_not_written_where_the_run_has_been_given_up(tmp_path):
 
 def test_only_a_folder_of_ours_is_ever_replaced(tmp_path):
     (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "holiday.jpg").write_text("dear")
+    (tmp_path / "photos" / "holiday.jpg").write_text("precious")
     with pytest.raises(ValueError, match="did not write"):
         Staging(tmp_path / "photos", single=False, overwrite=True)
-    assert (tmp_path / "photos" / "holiday.jpg").read_text() == "dear"
+    assert (tmp_path / "photos" / "holiday.jpg").read_text() == "precious"

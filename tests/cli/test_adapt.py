@@ -77,24 +77,24 @@ def test_every_format_comes_back_as_it_was(suffix, folder, fitted):
         == 0
     )
     if suffix == ".npy":
-        found = {kind: np.load(f"out/{kind}/a.npy") for kind in ("embeddings", "labels", "scores")}
+        written = {kind: np.load(f"out/{kind}/a.npy") for kind in ("embeddings", "labels", "scores")}
     elif suffix == ".npz":
         with np.load("out.npz") as archive:
-            found = {**archive, "embeddings": archive["vectors"]}
+            written = {**archive, "embeddings": archive["vectors"]}
     elif suffix == ".safetensors":
-        found = load_file("out.safetensors")
-        found["embeddings"] = found["vectors"]
+        written = load_file("out.safetensors")
+        written["embeddings"] = written["vectors"]
     else:
         block = next(open_shard(Path(f"out{suffix}")).blocks(0, len(Z)))
         assert block.others.column("id").to_pylist() == [f"p{i}" for i in range(len(Z))]
-        found = {"embeddings": block.z, "labels": block.others.column("tca_label").to_numpy()}
-        found["scores"] = block.others.column("tca_score").to_numpy()
+        written = {"embeddings": block.z, "labels": block.others.column("tca_label").to_numpy()}
+        written["scores"] = block.others.column("tca_score").to_numpy()
     logits = torch.from_numpy(fitted.logits(Z))
-    assert found["labels"].dtype == np.int64
-    assert np.array_equal(found["labels"], logits.argmax(dim=1).numpy())
-    assert np.allclose(found["scores"], logits.softmax(dim=1).amax(dim=1).numpy(), atol=1e-5)
-    assert found["embeddings"].dtype == np.float16
-    assert np.allclose(found["embeddings"], fitted.transform(Z), atol=1e-3)
+    assert written["labels"].dtype == np.int64
+    assert np.array_equal(written["labels"], logits.argmax(dim=1).numpy())
+    assert np.allclose(written["scores"], logits.softmax(dim=1).amax(dim=1).numpy(), atol=1e-5)
+    assert written["embeddings"].dtype == np.float16
+    assert np.allclose(written["embeddings"], fitted.transform(Z), atol=1e-3)
 
 
 def test_shards_keep_their_names_and_sizes_empty_ones_too(folder, fitted):
@@ -616,10 +616,10 @@ def test_columns_of_an_earlier_run_are_carried_along_or_refused(folder, fitted, 
     table = pq.read_table(write(folder / "a.parquet", Z)).append_column("tca_label", pa.array(range(len(Z))))
     pq.write_table(table, "a.parquet")
     assert adapt("a.parquet", "-o", "b.parquet", "--write", "scores") == 0
-    found = pq.read_table("b.parquet")
-    assert found.column_names == ["id", "tca_label", "tca_score"]
-    assert found["tca_label"].to_pylist() == list(range(len(Z)))
-    assert np.allclose(found["tca_score"].to_numpy(), torch.from_numpy(fitted.logits(Z)).softmax(1).amax(1), atol=1e-5)
+    table = pq.read_table("b.parquet")
+    assert table.column_names == ["id", "tca_label", "tca_score"]
+    assert table["tca_label"].to_pylist() == list(range(len(Z)))
+    assert np.allclose(table["tca_score"].to_numpy(), torch.from_numpy(fitted.logits(Z)).softmax(1).amax(1), atol=1e-5)
     capsys.readouterr()
     monkeypatch.setattr("clip_tca.bulk.job.Job.run", lambda *_: pytest.fail("read before it was checked"))
     assert adapt("a.parquet", "-o", "c.parquet", "--write", "labels") == 1

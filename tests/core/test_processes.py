@@ -82,7 +82,7 @@ def test_an_output_that_another_run_writes_is_left_to_it(tmp_path):
     np.save(tmp_path / "text.npy", SET.g.text.numpy())
     with Staging(tmp_path / "out", single=False) as other:
         done = torchrun("adapt", "z.npy", "--text", "text.npy", "-o", "out", cwd=tmp_path)
-        assert other.inside()[0].is_dir()
+        assert other.staged()[0].is_dir()
     assert done.returncode == 1
     assert [line for line in done.stderr.splitlines() if line.startswith("clip-tca:")] == [
         f"clip-tca: output: another run is writing {tmp_path / 'out'}; wait for it"

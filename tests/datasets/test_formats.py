@@ -81,8 +81,8 @@ def test_the_other_byte_order_and_bfloat16_are_read(tmp_path):
 
     rounded = torch.from_numpy(Z.astype(np.float32)).bfloat16()
     save_torch({"embeddings": rounded}, tmp_path / "b.safetensors")
-    found = next(open_shard(tmp_path / "b.safetensors").blocks(0, 53)).z
-    assert np.array_equal(found, rounded.float().numpy())
+    z = next(open_shard(tmp_path / "b.safetensors").blocks(0, 53)).z
+    assert np.array_equal(z, rounded.float().numpy())
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------
