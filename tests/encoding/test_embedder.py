@@ -229,7 +229,7 @@ def test_a_run_that_dies_goes_on_and_gives_the_identical_record(how, tmp_path):
         command(folder, tmp_path / "b.json", *options), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 120
-    while not list((tmp_path / "killed").rglob("00000.safetensors")) and time.monotonic() < deadline:
+    while not list((tmp_path / "killed").glob("embeddings/*/00000.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.005)
     run.send_signal(how)
     _, errors = run.communicate(timeout=60)
