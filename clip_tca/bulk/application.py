@@ -15,14 +15,9 @@ from clip_tca.datasets.formats.base import Block, Kind, Result
 
 @dataclass(frozen=True)
 class Application:
-    """Blocks in, results out.
+    """Blocks in, results of ``kinds`` out, with the predictions of zero-shot if ``compare``.
 
-    Attributes:
-        adapter: Fitted; or learning from every batch, if there is a ``batch``.
-        kinds: What is to be written.
-        device: Where to compute.
-        compare: Also predict by zero-shot.
-        batch: Rows to learn from and predict at a time; None learns nothing.
+    The adapter is fitted; with a ``batch``, it learns from that many rows at a time just before it predicts them.
     """
 
     adapter: Adapter

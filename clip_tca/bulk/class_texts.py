@@ -23,13 +23,7 @@ SCALE = 100.0
 
 @dataclass(frozen=True)
 class ClassTexts:
-    """The classifier, and where it came from.
-
-    Attributes:
-        classifier: g.
-        classes: Class names, if they are known.
-        about: For the record.
-    """
+    """The classifier, its class names if they are known, and where it came from, for the record."""
 
     classifier: ZeroShotClassifier
     classes: list[str] | None
@@ -39,11 +33,7 @@ class ClassTexts:
 def read_texts(path: Path, name: str | None, scale: float | None, device: str) -> ClassTexts:
     """Text embeddings ``(c, d)`` or ``(templates, c, d)`` from ``.npy``, ``.npz`` or ``.safetensors``.
 
-    Args:
-        path: The file. Of the arrays in it, only that of the texts is read.
-        name: Array or tensor in it; None looks for the usual names.
-        scale: Logit scale; None takes that of the file, else 100.
-        device: Where to compute.
+    Of the arrays only ``name`` is read; None looks for the usual names. A ``scale`` of None takes the file's, else 100.
     """
     if not path.is_file():
         raise FileNotFoundError(f"text: {path} is not a file; give text embeddings, or class names with --model")

@@ -66,17 +66,9 @@ class Tally:
 class Job:
     """Embeddings to adapt, and how.
 
-    Attributes:
-        layout: What is read, and where the output goes.
-        adapter: New, or fitted before (``fitted``): then nothing is learned.
-        device: Where to compute.
-        fitted: Whether the adapter is used as it is.
-        batch: Rows to learn from and predict at a time, in one pass; None makes two passes.
-        drop_bad: Leave out rows that hold NaN or infinity.
-        labels: True classes ``(n,)``, for scoring only.
-        state: File to save the fitted adapter in.
-        progress: Show a bar on stderr, if that is a terminal.
-        processes: The processes of this run.
+    An adapter that was ``fitted`` before is used as it is. Any other learns in the first of two passes or, with a
+    ``batch``, from that many rows at a time in one pass, and is saved in the file ``state``. ``labels`` ``(n,)``, the
+    true classes, are for scoring only. ``drop_bad`` leaves out rows that hold NaN or infinity.
     """
 
     layout: Layout

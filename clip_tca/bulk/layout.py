@@ -19,14 +19,7 @@ STREAMED = (".arrow", ".ipc")
 
 @dataclass(frozen=True)
 class Layout:
-    """Output files for sharded embeddings.
-
-    Attributes:
-        source: What is read.
-        kinds: What is written.
-        dtype: Of embeddings that are written.
-        single: Whether everything goes into one file.
-    """
+    """Output files for sharded embeddings: one for everything if ``single``. Embeddings are written as ``dtype``."""
 
     source: ShardedEmbeddings
     kinds: tuple[Kind, ...]

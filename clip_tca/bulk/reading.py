@@ -13,14 +13,9 @@ from clip_tca.datasets.formats.base import Block, block_rows
 
 @dataclass(frozen=True)
 class CheckedBlock:
-    """A block without its bad rows.
+    """A block of ``read`` rows without the ``bad`` ones (indices in their shard); may have no rows left.
 
-    Attributes:
-        unit: The work unit that it belongs to.
-        block: The rows that can be used; may be none at all.
-        bad: Indices, in their shard, of rows left out.
-        read: Number of rows read.
-        last: Whether the unit ends here, with a block of no rows.
+    A unit ends with a block of no rows, the ``last``.
     """
 
     unit: WorkUnit
@@ -41,8 +36,7 @@ def checked_blocks(
 ) -> Iterator[CheckedBlock]:
     """All blocks of ``units``, each as soon as it has been read, of ``rows`` rows; None: as many as fit.
 
-    Raises:
-        ValueError: For NaN or infinity, with file and row, unless ``drop_bad``.
+    NaN or infinity is a ValueError with file and row, unless ``drop_bad``.
     """
     for unit in units:
         shard = source.shards[unit.shard]

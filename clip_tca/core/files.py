@@ -28,10 +28,8 @@ def atomic(path: Path) -> Iterator[Path]:
     """A temporary file to write to, in a folder of its own beside ``path``; it is renamed to ``path`` at the end.
 
     After an error it is removed. The leftovers of a killed run are removed when the same file is written again. A
-    symbolic link stays one: its target is replaced. Pipes and devices are written directly.
-
-    Raises:
-        OSError: With the name of the file, even if the system's error has none, as when the disk is full.
+    symbolic link stays one: its target is replaced. Pipes and devices are written directly. An OSError has the name of
+    the file, even if the system's has none, as when the disk is full.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -101,10 +99,8 @@ def _lock_if_possible(path: Path) -> int | None:
 def lock(path: Path, wait: bool = False) -> int:
     """Lock ``path`` against other runs; the lock ends when the returned handle is closed or the process ends.
 
-    Raises:
-        BlockingIOError: If another run holds the lock, unless ``wait``.
-        FileNotFoundError: If ``path`` is gone.
-        OSError: If this system or file system has no such locks.
+    BlockingIOError if another run holds the lock, unless ``wait``; FileNotFoundError if ``path`` is gone; another
+    OSError if this system or file system has no such locks.
     """
     try:
         import fcntl

@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 
 class OtherProcessError(RuntimeError):
-    """Another process of this run has failed.
-
-    Attributes:
-        reported: Whether the first process reports the reason, so that this one need not.
-    """
+    """Another process of this run has failed; if ``reported``, the first process reports the reason, not this one."""
 
     def __init__(self, reason: str, reported: bool = False) -> None:
         """Take the reason."""

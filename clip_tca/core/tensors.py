@@ -21,11 +21,7 @@ CHUNK = 2048
 
 
 def to_tensor(z: Tensor | np.ndarray, name: str = "embeddings") -> Tensor:
-    """A tensor view of ``z`` (no copy where none is needed).
-
-    Raises:
-        TypeError: If ``z`` is neither a tensor nor a NumPy array, or does not hold floating-point numbers.
-    """
+    """A tensor view of ``z`` (no copy where none is needed); TypeError unless it is a tensor or array of floats."""
     if isinstance(z, np.ndarray):
         if z.dtype.kind != "f" or z.dtype.itemsize > 8:
             raise TypeError(f"{name}: dtype {z.dtype} is not supported; use float16, float32 or float64")
@@ -46,11 +42,7 @@ def like(result: Tensor, source: Array) -> Array:
 
 
 def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> None:
-    """Refuse anything that is not a finite, non-empty ``(n, dim)`` matrix.
-
-    Raises:
-        ValueError: With the shape, or the number of rows that are not finite and the first of them.
-    """
+    """Raise ValueError, with the shape or the bad rows, unless ``z`` is a finite, non-empty ``(n, dim)`` matrix."""
     if z.ndim != 2:
         raise ValueError(f"{name}: expected a matrix (n, d), got shape {tuple(z.shape)}; for one row use z[None]")
     if z.shape[0] == 0 or z.shape[1] == 0:
@@ -71,11 +63,7 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
 
 
 def check_logits(logits: Tensor | np.ndarray | None, rows: Tensor, classes: int) -> Tensor | None:
-    """Class scores ``(n, classes)`` of another method for ``rows`` ``(n, d)``, on the same device.
-
-    Raises:
-        ValueError: If the shape is wrong, or a value is not finite.
-    """
+    """Finite class scores ``(n, classes)`` of another method, on the device of ``rows`` ``(n, d)``; else ValueError."""
     if logits is None:
         return None
     scores = to_tensor(logits, "logits")
@@ -93,11 +81,7 @@ def is_fake(z: Tensor) -> bool:
 
 
 def check_labels(labels: Tensor | np.ndarray | list[int], n: int, classes: int, device: torch.device) -> Tensor:
-    """Class indices ``(n,)`` as int64 on ``device``.
-
-    Raises:
-        ValueError: If there are not ``n`` whole numbers from 0 to ``classes - 1``.
-    """
+    """Class indices ``(n,)`` as int64 on ``device``; ValueError unless ``n`` whole numbers below ``classes``."""
     try:
         y = labels.detach() if isinstance(labels, Tensor) else torch.as_tensor(np.asarray(labels))
     except (TypeError, ValueError, RuntimeError):

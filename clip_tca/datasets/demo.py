@@ -28,14 +28,10 @@ VERSION = 1  # increase when the drawing changes: the store then encodes all ima
 
 @dataclass(frozen=True)
 class Attributes:
-    """Attributes of an image besides its class and style.
+    """Words for an image besides its class and style, such as red, small, on grass, left and walking.
 
-    Attributes:
-        colour: A word for the main colour (of a person: of the clothes).
-        size: ``"small"``, ``"large"`` or empty.
-        place: A phrase such as ``"on grass"``.
-        facing: ``"left"``, ``"right"`` or empty for figures without a front.
-        pose: A word such as ``"walking"``.
+    The colour is the main one (of a person: of the clothes). Size is ``small``, ``large`` or empty; ``facing`` is
+    ``left``, ``right`` or empty for figures without a front.
     """
 
     colour: str
@@ -70,16 +66,10 @@ def scene(style: str, name: str, index: int, seed: int = 0) -> tuple[Image.Image
 
 
 def draw(style: str, name: str, index: int, seed: int = 0) -> Image.Image:
-    """Image number ``index`` of a class in a style, RGB, 96 × 96; the same arguments give the same pixels.
+    """Image number ``index``, from 0, of a class in a style, RGB, 96 × 96; the same arguments give the same pixels.
 
-    Args:
-        style: One of ``STYLES``.
-        name: One of ``CLASSES``.
-        index: Number of the image, from 0; the evaluation set has ``IMAGES``.
-        seed: 0 for the evaluation set; training must use another.
-
-    Raises:
-        ValueError: For an unknown style or class, or a negative number.
+    Seed 0 is the evaluation set, with ``IMAGES`` of each; training must use another. ValueError for a style that is not
+    one of ``STYLES``, a name that is not one of ``CLASSES``, or a negative number.
     """
     return scene(style, name, index, seed)[0]
 

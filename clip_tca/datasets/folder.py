@@ -33,11 +33,7 @@ class Files:
 
 
 def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
-    """A benchmark in any of its public layouts, in ``folder`` or up to three levels below.
-
-    Raises:
-        FileNotFoundError: If ``folder`` holds none of its domains.
-    """
+    """A benchmark in any of its public layouts, in ``folder`` or up to three levels below; else FileNotFoundError."""
     _require_folder(folder)
     root = _best(folder, benchmark)
     if root is None:

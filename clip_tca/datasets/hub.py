@@ -47,13 +47,9 @@ class Columns:
 def load_hub(
     hub_id: str, benchmark: Benchmark | None, revision: str | None = None, columns: Columns | None = None
 ) -> ImageSet:
-    """A data set by its id on the hub, or by the path of a local copy.
+    """A data set by its id on the hub, or a local copy: a folder of ``save_to_disk``, a Parquet file, a folder of them.
 
-    Args:
-        hub_id: ``owner/name``, a folder that ``save_to_disk`` wrote, a Parquet file, or a folder of them.
-        benchmark: The benchmark with the expected domains, classes and counts; None for any other data set.
-        revision: Commit or tag on the hub.
-        columns: Names of the columns.
+    The ``benchmark`` has the expected domains, classes and counts; None for any other data set.
     """
     table = _table(hub_id, revision)
     from datasets import ClassLabel, Image

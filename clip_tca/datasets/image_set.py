@@ -15,14 +15,10 @@ from clip_tca.datasets.pictures import Picture
 
 @dataclass
 class Domain:
-    """The images of one domain.
+    """The images of one domain: names (``class/file`` for files), marks, and labels for scoring only.
 
-    Attributes:
-        names: Name of each image, ``class/file`` for files.
-        marks: Size and content hash of each image (see :func:`clip_tca.datasets.pictures.mark`).
-        labels: Class index of each image. For scoring only.
-        picture: Returns image i: a path, bytes or a decoded image. Picklable, for worker processes.
-        drawn: Whether images are generated on demand, so that there are no files to check.
+    A mark is size and content hash, see :func:`clip_tca.datasets.pictures.mark`. ``picture`` returns image i as a path,
+    bytes or a decoded image, and is picklable, for worker processes. Images that are ``drawn`` have no files to check.
     """
 
     names: list[str]
@@ -64,16 +60,10 @@ class Subset:
 
 @dataclass
 class ImageSet:
-    """A data set.
+    """A data set: raw class names in the order of the labels, images by domain, and where it came from, for the record.
 
-    Attributes:
-        name: Its name, such as ``pacs``.
-        classes: Raw class names, in the order of the labels.
-        domains: Images by domain.
-        origin: Where it came from, for the record.
-        expected: Published number of images by domain; empty if there is none.
-        expected_classes: The same by domain and class, if published.
-        ignored: Folders and files that were not used.
+    ``expected`` holds the published numbers of images by domain, ``expected_classes`` those of each class, both empty
+    if there are none; ``ignored`` names folders and files that were not used.
     """
 
     name: str

@@ -14,17 +14,10 @@ NAMES = (*BENCHMARKS, "folder", "demo")
 
 @dataclass(frozen=True)
 class ImageSource:
-    """A data set of images by name, with where to find it.
+    """A data set of images by name (a benchmark, ``folder`` for your own, or ``demo``), with where to find it.
 
-    Attributes:
-        dataset: A benchmark, ``folder`` (your own), or ``demo``.
-        data_dir: Folder of the images; None takes the hub (benchmarks) or ``hub_id``.
-        hub_id: Data set on the hub, or a local copy in its formats.
-        revision: Commit or tag on the hub.
-        image_column: Column with the images; None takes the first usual name. The next two alike.
-        label_column: Column with the labels.
-        domain_column: Column with the domains.
-        domains: Domains to load; empty loads all.
+    Without a ``data_dir`` it is on the hub (``hub_id`` may also be a local copy in the hub's formats), at the commit or
+    tag ``revision``. For a column, None takes the first usual name. Empty ``domains`` loads all.
     """
 
     dataset: str

@@ -35,8 +35,7 @@ _TAIL = 1024
 def decode(picture: Picture) -> Image.Image:
     """The image in 8-bit RGB: first frame of an animation, 16 bits scaled to 8, alpha dropped as in CLIP's loaders.
 
-    Raises:
-        ValueError: If it can't be read, with the reason; the caller knows the file.
+    ValueError gives the reason if it can't be read; the caller knows the file.
     """
     if picture is None:
         raise ValueError("no image")

@@ -20,13 +20,7 @@ CLASS_NAMES = ("clean", "raw")
 
 @dataclass(frozen=True)
 class Prompts:
-    """Every class name in every template.
-
-    Attributes:
-        name: ``single``, ``watt`` or the file's name.
-        templates: With ``{}`` for the class.
-        classes: Names as they are put into the templates.
-    """
+    """Every class name in every template, in place of its ``{}``; the name is ``single``, ``watt`` or the file's."""
 
     name: str
     templates: tuple[str, ...]
@@ -73,12 +67,10 @@ def known_classes(dataset: str) -> dict[str, str]:
 
 
 def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> list[str]:
-    """Names for the prompts.
+    """Names for the prompts, from the folder names ``raw`` in the order of the labels.
 
-    Args:
-        raw: Folder names, in the order of the labels.
-        how: ``raw``, ``clean``, or a class-name file that renames some or all of them.
-        dataset: Name in the registry, whose readable names ``clean`` takes.
+    ``how`` is ``raw``, ``clean`` (readable names, those of the registry for a ``dataset`` in it), or a class-name file
+    that renames some or all of them.
     """
     if how == "raw":
         return list(raw)

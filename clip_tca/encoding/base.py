@@ -40,12 +40,7 @@ class Identity:
 
 
 class Encoder(ABC):
-    """f: from images, and from texts if the model has a text tower, to embeddings.
-
-    Attributes:
-        device: Where the model runs.
-        precision: ``fp32``, ``fp16`` or ``bf16``.
-    """
+    """f: from images, and from texts if there is a text tower, to embeddings; in ``fp32``, ``fp16`` or ``bf16``."""
 
     device: torch.device
     precision: str

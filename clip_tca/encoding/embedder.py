@@ -31,17 +31,11 @@ LISTED = 20
 
 @dataclass
 class Embedder:
-    """Embeds data sets and prompts with an encoder, and keeps the embeddings in a store.
+    """Embeds data sets and prompts with an encoder, and keeps the embeddings in a store, if there is one.
 
-    Attributes:
-        encoder: f.
-        store: Where embeddings are kept; None keeps nothing.
-        skip_bad: Leave out images that can't be read, instead of failing.
-        workers: Processes that decode; None is the number of cores, at most 8.
-        batch: Images encoded together; halved when the device runs out of memory.
-        progress: Show a progress bar on stderr, if that is a terminal.
-        encoded: Images encoded so far, without those found in the store.
-        left_out: Bad images left out so far.
+    Images that can't be read are an error, or left out and counted if ``skip_bad``. ``workers`` are processes that
+    decode; None is the number of cores, at most 8. ``batch`` images are encoded together; it is halved when the device
+    runs out of memory. ``encoded`` counts images without those found in the store.
     """
 
     encoder: Encoder

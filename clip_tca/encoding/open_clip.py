@@ -95,8 +95,7 @@ class OpenClipEncoder(Encoder):
     def weights_file(self) -> Path:
         """The file of the weights, downloaded if need be.
 
-        Raises:
-            ValueError: If model or weights are unknown, do not fit, or can't be downloaded.
+        ValueError if model or weights are unknown, do not fit, or can't be downloaded.
         """
         go_offline_if_unreachable()
         import open_clip

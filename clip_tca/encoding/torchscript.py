@@ -49,8 +49,7 @@ def is_torchscript(file: Path) -> bool:
 def read_torchscript(file: Path) -> dict[str, Tensor]:
     """All tensors in the modules of an archive, by their dotted names.
 
-    Raises:
-        ValueError: If it is damaged, or holds anything but modules, tensors and plain values.
+    ValueError if it is damaged, or holds anything but modules, tensors and plain values.
     """
     try:
         with zipfile.ZipFile(file) as archive:

@@ -27,13 +27,7 @@ class ArrayHeader(NamedTuple):
 
 
 class ArrayFile(ABC, Generic[Array]):
-    """A file of named arrays. Only its headers are read when it is opened.
-
-    Attributes:
-        path: The file.
-        headers: Of every array, by name.
-        metadata: Text beside the arrays, by name.
-    """
+    """A file of named arrays, and ``metadata`` beside them. Only its headers are read when it is opened."""
 
     splittable = False
     single_array = False

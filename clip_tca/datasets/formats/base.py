@@ -47,13 +47,7 @@ def block_rows(dim: int) -> int:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows of a shard.
-
-    Attributes:
-        z: ``(n, d)`` embeddings, as stored.
-        first: Index of the first row in its shard.
-        others: The other columns of a table; None in formats that have none.
-    """
+    """Rows ``z`` ``(n, d)`` of a shard as stored, from row ``first`` on; ``others`` holds a table's other columns."""
 
     z: np.ndarray
     first: int
@@ -89,14 +83,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Target:
-    """Where the output for a shard goes.
+    """Where the output for a shard goes: a file for each kind, the same one unless the format holds a single array.
 
-    Attributes:
-        paths: File of each kind; one and the same unless the format holds a single array.
-        dtypes: Dtype of each kind.
-        start: Row to write from, if the shard is splittable.
-        rows: Number of rows of the whole file; None for those that are written.
-        file: An open file instead, for a stream.
+    A splittable shard is written from row ``start`` of ``rows`` in the whole file (None: those that are written). A
+    stream goes to an open ``file`` instead.
     """
 
     paths: dict[Kind, Path]
