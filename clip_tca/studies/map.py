@@ -149,15 +149,10 @@ class Map(Study):
 
 @dataclass(frozen=True)
 class Adapted:
-    """A domain before and after adaptation.
+    """Unit embeddings ``(n, d)`` of a domain before and after adaptation.
 
-    Attributes:
-        before: Unit embeddings ``(n, d)``.
-        after: Adapted ones.
-        predicted: Classes ``(n,)`` that zero-shot (``before``) and the adapter (``after``) predict.
-        accuracy: Percent of them that are correct.
-        marks: Pseudo-source or class means ``(m, d)``.
-        mark_classes: Their classes ``(m,)``, as zero-shot predicts them.
+    Predictions and accuracy (percent) are those of zero-shot (``"before"``) and of the adapter (``"after"``). Marks are
+    the pseudo-source or the class means ``(m, d)``, with their classes as zero-shot predicts them.
     """
 
     before: Tensor
