@@ -35,16 +35,14 @@ BLOCK = 1024
 class AdaNPC(EmbeddingMethod):
     """Nearest neighbours among class weights and confident test embeddings, carried from batch to batch.
 
+    ``memory_`` has unit vectors ``(m, d)``, the class weights first, and ``memory_labels_`` their classes.
+
     Args:
         k: Neighbours that vote. This and the next two are the values with which the original's code starts, before a
             grid search by test accuracy.
         temperature: Of the votes.
         threshold: Confidence from which an image joins the memory (the original's beta); above 1 none does.
         labels: The class under which it joins: ``zero-shot``, or ``votes`` as in the original.
-
-    Attributes:
-        memory_: ``(m, d)`` unit vectors, the class weights first.
-        memory_labels_: ``(m,)`` their classes.
     """
 
     name = "adanpc"

@@ -21,14 +21,9 @@ from clip_tca.core.tensors import check_rows, unit
 
 @dataclass(frozen=True)
 class TextPrompts:
-    """The class prompts, as text and as embeddings.
+    """The class prompts, as text and as unit embeddings of every template ``(templates, classes, d)``.
 
-    Attributes:
-        classes: Class names as they stand in the prompts.
-        templates: With ``{}`` for the class; the first is the plain one.
-        embeddings: Unit text embeddings of every template ``(templates, classes, d)``.
-        scale: Logit scale.
-        tokenizer: Texts → tokens ``(n, length)``.
+    Templates have ``{}`` for the class; the first is the plain one. The tokenizer makes tokens ``(n, length)``.
     """
 
     classes: tuple[str, ...]
@@ -55,11 +50,7 @@ class Task:
 
 
 def required_prompts(task: Task, method: str) -> TextPrompts:
-    """The prompts, for a method that works on text.
-
-    Raises:
-        ValueError: If there are none.
-    """
+    """The prompts, for a method that works on text; an error if there are none."""
     if task.prompts is None:
         raise ValueError(
             f"method: {method!r} works on text prompts, and this classifier has none; give class names and a model "

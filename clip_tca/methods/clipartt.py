@@ -76,12 +76,6 @@ class CLIPArTT(TowerMethod):
 
 
 def agreement(z: Tensor, text: Tensor, scale: float) -> Tensor:
-    """L above: cross-entropy of the images against the texts of their batch.
-
-    Args:
-        z: Unit image embeddings ``(n, d)``.
-        text: Unit embedding of each image's text ``(n, d)``.
-        scale: Logit scale.
-    """
+    """L above, of unit embeddings ``(n, d)`` of the images and of each image's text."""
     target = ((z @ z.T + text @ text.T) / 2 / TEMPERATURE).softmax(dim=1)
     return -(target.T * (scale * z @ text.T).log_softmax(dim=1)).sum(dim=1).mean()

@@ -27,15 +27,13 @@ from clip_tca.methods.base import EmbeddingMethod, prototypes, scaled_rows
 class T3A(EmbeddingMethod):
     """Class weights from the most certain test embeddings, carried from batch to batch.
 
+    ``supports_`` has the members ``(m, d)`` of all sets in order of arrival, the class weights first; ``labels_`` their
+    predicted classes and ``entropy_`` the entropy of those predictions.
+
     Args:
         filter_k: M, members kept for each class; None keeps all. The authors choose among 1, 5, 20, 50, 100 and all on
             source data; without those, 100 is what the code of the TCA paper takes. (Their ``-1``, meant as "all",
             drops the least certain member of each class at every batch.)
-
-    Attributes:
-        supports_: ``(m, d)`` members of all sets in order of arrival, the class weights first.
-        labels_: ``(m,)`` their predicted classes.
-        entropy_: ``(m,)`` the entropy of those predictions.
     """
 
     name = "t3a"

@@ -48,9 +48,6 @@ class TDA(EmbeddingMethod):
         entropy_high: … and below this one.
         mask_low: Above this probability a class is possible, …
         mask_high: … and below this one.
-
-    Attributes:
-        positive_, negative_: The caches.
     """
 
     name = "tda"
@@ -109,15 +106,10 @@ class TDA(EmbeddingMethod):
 
 
 class Cache:
-    """For each class the ``shots`` embeddings of lowest entropy so far.
+    """For each class the ``shots`` embeddings of lowest entropy so far: keys ``(m, d)``, votes ``(m, classes)``.
 
     Which embedding is in the cache at which time depends on classes and entropies alone. So a block of images is
     compared at once with the cached ones and with each other, and what is not cached at an image's turn is masked.
-
-    Attributes:
-        shots: Size for each class.
-        keys: ``(m, d)`` embeddings.
-        values: ``(m, classes)`` what each of them votes for.
     """
 
     def __init__(self, shots: int) -> None:
@@ -132,15 +124,8 @@ class Cache:
     ) -> Tensor:
         """Offer images to the cache in turn; the votes Σ_j exp(−β (1 − z·k_j)) v_j at each one's turn.
 
-        Args:
-            z: ``(n, d)`` unit embeddings.
-            values: ``(n, classes)`` what they will vote for.
-            classes: Their predicted classes.
-            offers: Their entropies; None for one that must not enter.
-            beta: Sharpness β.
-
-        Returns:
-            ``(n, classes)``.
+        ``z`` are unit embeddings ``(n, d)`` of these predicted ``classes``, which will vote for ``values``
+        ``(n, classes)``. ``offers`` are their entropies, None for one that must not enter.
         """
         keys = z if self.keys is None else torch.cat([self.keys.to(z.device), z])
         values = values if self.values is None else torch.cat([self.values.to(z.device), values])

@@ -28,11 +28,7 @@ NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
 
 
 def norm_parameters(tower: nn.Module) -> list[nn.Parameter]:
-    """Weights and biases of the normalisation layers.
-
-    Raises:
-        ValueError: If the tower has none, or has them in half precision.
-    """
+    """Weights and biases of the normalisation layers; an error if there are none, or in half precision."""
     parameters = [
         parameter
         for module in tower.modules()
@@ -61,19 +57,15 @@ class TowerMethod(Method):
     last batch. Everything else in the model stays frozen, in evaluation mode. The weights that the model has when the
     method is made count as the original ones.
 
+    Predictions use g (``ensemble``), or of prompts the first (plain) template alone: ``rows`` are the class weights
+    ``(classes, d)`` without their scale, on the model's device.
+
     Args:
         task: Classifier and model.
         lr: Learning rate.
         steps: Gradient steps for each batch.
         continual: Continue from the last batch instead of starting from the original weights.
         micro_batch: Images to back-propagate through at a time; None takes the whole batch.
-
-    Attributes:
-        ensemble: Whether predictions use g, or of prompts the first (plain) template alone.
-        rows: Class weights without their scale ``(classes, d)``, on the model's device.
-        scale: Logit scale.
-        bias: Of the classifier ``(classes,)``.
-        parameters: The weights that are updated.
     """
 
     updates = "normalisation weights of the image tower"
@@ -162,13 +154,7 @@ class TowerMethod(Method):
         """Take the gradient steps for a batch."""
 
     def descend(self, batch: Tensor, loss: Callable[[Tensor], Tensor], *, coupled: bool) -> None:
-        """One step of the optimiser.
-
-        Args:
-            batch: Images.
-            loss: Of their unit embeddings ``(n, d)``.
-            coupled: Whether the loss couples the images; False for a mean over images.
-        """
+        """One step down a loss of unit embeddings ``(n, d)``; a loss not ``coupled`` is a mean over images."""
         parts = self.parts(batch)
         if len(parts) == 1 or not coupled:
             for part in parts:

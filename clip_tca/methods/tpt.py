@@ -46,9 +46,6 @@ class TPT(Method):
         views: The image and ``views - 1`` crops.
         keep: Part of the views that is kept, rounded down, at least one.
         seed: For the crops; the same picture with the same seed has the same crops.
-
-    Attributes:
-        context: ``(words, width)`` the untuned context.
     """
 
     name = "tpt"
@@ -84,7 +81,7 @@ class TPT(Method):
             if shared <= self._start:
                 raise ValueError(f"tokenizer: no tokens of {CONTEXT!r} are shared by all prompts; TPT can't tune them")
             context = self._embedding(context_tokens[None])[0, self._start : shared]
-            self.context = context.to(compute_dtype(context.dtype))
+            self.context = context.to(compute_dtype(context.dtype))  # (words, width), untuned
 
     def reset(self) -> None:
         """Do nothing: every image starts from the untuned context."""
@@ -163,11 +160,7 @@ class TPT(Method):
 
 
 def token_embedding(model: Any) -> nn.Module:
-    """The module that turns tokens into vectors, in open_clip's own text towers and in those of transformers.
-
-    Raises:
-        ValueError: If there is none.
-    """
+    """The module that turns tokens into vectors, in open_clip's own text towers and in those of transformers."""
     for name, module in model.named_modules():
         if name.split(".")[-1] == "token_embedding":
             return module  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ from clip_tca.core.checks import check_positive, check_whole
 from clip_tca.core.tensors import exact
 from clip_tca.studies.base import Figure, Study, Subject
 from clip_tca.studies.figure_style import GREY, label, legend_below, magnitude, panels, series
-from clip_tca.studies.scores import accuracy, r_squared, spearman
+from clip_tca.studies.scores import accuracy, r_squared, signed, spearman
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -79,9 +79,9 @@ class Alignment(Study):
             x = [100 * point["to_pseudo_source"] / start for point in domain["points"]]
             gain = [point["accuracy"] - domain["zero_shot"] for point in domain["points"]]
             look = {**series(i), "markersize": 4}
+            rhos = ", ".join(signed(domain[key]["spearman"]) for key in ("source", "accuracy"))
             for panel, y in ((left, [point["to_source"] / unit for point in domain["points"]]), (right, gain)):
-                title = f"{label(name)} ({_rho(domain['source'])}, {_rho(domain['accuracy'])})"
-                panel.plot(x, y, label=title, linewidth=1.2, **look)
+                panel.plot(x, y, label=f"{label(name)} ({rhos})", linewidth=1.2, **look)
                 panel.plot(x[:1], y[:1], color=look["color"], marker=look["marker"], markersize=9, fillstyle="none")
                 panel.plot(x[-1:], y[-1:], color=look["color"], marker=look["marker"], markersize=9)
         left.set_ylabel(r"$\|W^T\Sigma_tW-\Sigma_{source}\|_F^2\,/\,4d^2$" + times)
@@ -117,9 +117,6 @@ def _change(first: dict[str, float], last: dict[str, float], key: str) -> str:
     return f"{100 * (last[key] / first[key] - 1):+.0f} %" if first[key] else "0"
 
 
-def _rho(correlation: dict[str, float | None]) -> str:
-    return "undefined" if correlation["spearman"] is None else f"{correlation['spearman']:+.2f}"
-
-
 def _pair(correlation: dict[str, float | None]) -> str:
-    return _rho(correlation) + ("" if correlation["r_squared"] is None else f", R² {correlation['r_squared']:.2f}")
+    share = correlation["r_squared"]
+    return signed(correlation["spearman"]) + ("" if share is None else f", R² {share:.2f}")

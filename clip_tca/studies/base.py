@@ -22,13 +22,9 @@ else:
 
 @dataclass(frozen=True)
 class Subject:
-    """The data set and the classifier that a study measures.
+    """The data set and the classifier, on the device to compute on, that a study measures.
 
-    Attributes:
-        embedded: The data set, with images and model if there are any.
-        classifier: g, any linear classifier, on the device to compute on.
-        reference: The source-like domain (photo for the demo); None if none was named.
-        progress: Show progress bars on stderr, if that is a terminal.
+    ``reference`` is the source-like domain (photo for the demo); None if none was named.
     """
 
     embedded: Embedded

@@ -19,7 +19,7 @@ from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.core.checks import check_whole
 from clip_tca.studies.base import Figure, Study, Subject
 from clip_tca.studies.figure_style import COLOURS, GREY, label, legend_below, magnitude, panels, series
-from clip_tca.studies.scores import accuracy, shuffled, spearman
+from clip_tca.studies.scores import accuracy, shuffled, signed, spearman
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -71,9 +71,8 @@ class Certainty(Study):
         left, right = panels(figure, ["Correlation distance to the source", "Mean uncertainty"], 3.3, 2)
         for i, (name, domain) in enumerate(results["domains"].items()):
             numbers = range(1, len(domain["groups"]) + 1)
-            rho = "undefined" if domain["spearman"] is None else f"{domain['spearman']:+.2f}"
             distances = [row["distance"] / unit for row in domain["groups"]]
-            left.plot(numbers, distances, label=f"{label(name)} (Spearman {rho})", **series(i))
+            left.plot(numbers, distances, label=f"{label(name)} (Spearman {signed(domain['spearman'])})", **series(i))
             floor = domain["source_sample_distance"] / unit
             left.axhline(floor, color=COLOURS[i % len(COLOURS)], linestyle=":", linewidth=1.3)
             right.plot(numbers, [row["uncertainty"] for row in domain["groups"]], **series(i))
@@ -90,13 +89,12 @@ class Certainty(Study):
         """Whether the theorem holds, domain by domain."""
         lines = []
         for name, domain in results["domains"].items():
-            first, last, rho = domain["groups"][0], domain["groups"][-1], domain["spearman"]
-            spearman = "undefined" if rho is None else f"{rho:+.2f}"
+            first, last = domain["groups"][0], domain["groups"][-1]
             lines.append(
                 f"{name}: most certain group {first['distance']:.3g} from {results['reference']} "
                 f"({100 * first['largest_class_share']:.0f} % of it one predicted class), least certain "
                 f"{last['distance']:.3g} ({100 * last['largest_class_share']:.0f} %); Spearman of uncertainty and "
-                f"distance {spearman}."
+                f"distance {signed(domain['spearman'])}."
             )
         holds = sum((domain["spearman"] or 0) > 0.6 for domain in results["domains"].values())
         count = f"{holds} of {len(results['domains'])} domains"

@@ -84,9 +84,8 @@ class Efficiency(Study):
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """Time on a logarithmic axis, memory beside it."""
-        rows = dict(results["methods"])
-        if results["plain_clip"]:
-            rows = {PLAIN_CLIP: results["plain_clip"], **rows}
+        plain = {PLAIN_CLIP: results["plain_clip"]} if results["plain_clip"] else {}
+        rows = {**plain, **results["methods"]}
         titles = [f"Time ({results['device']})", f"Extra memory{' (sampled)' if results['device'] == 'cpu' else ''}"]
         time, memory = panels(figure, titles, 0.9 + 0.34 * len(rows), 2, sharey=True)
         for panel in (time, memory):

@@ -107,12 +107,10 @@ def sizes_axis(panel: Axes, sizes: Sequence[int], name: str) -> None:
     panel.set_xscale("log")
     panel.set_xlabel(name)
     ticks: list[int] = []
-    last = 0.0
     room = math.log(max(sizes) / min(sizes)) / 6 if len(sizes) > 1 else 0.0
     for size in sizes:
-        if not ticks or math.log(size) - last >= room:
+        if not ticks or math.log(size) - math.log(ticks[-1]) >= room:
             ticks.append(size)
-            last = math.log(size)
     panel.set_xticks(ticks, [str(size) for size in ticks])
     panel.minorticks_off()
 

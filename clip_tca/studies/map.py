@@ -95,7 +95,8 @@ class Map(Study):
 
     def _placed(self, domain: Adapted, classifier: LinearClassifier, most: Tensor) -> dict[str, Any]:
         """Coordinates and scores of a domain, for the record."""
-        drawn = _spread(len(domain.before), self.limit, domain.before.device)
+        n, device = len(domain.before), domain.before.device
+        drawn = torch.arange(min(n, self.limit), device=device) * n // min(n, self.limit)  # evenly spread
         coloured = torch.isin(domain.mark_classes, most)
         parts = [domain.before[drawn], domain.after[drawn], domain.marks[coloured], prototypes(classifier)[most]]
         explained = None
@@ -107,7 +108,7 @@ class Map(Study):
             places = list(placed.split([len(part) for part in parts]))
         before, after, marks, texts = (rounded(place) for place in places)
         return {
-            "images": len(domain.before),
+            "images": n,
             "accuracy": domain.accuracy,
             "changed": int((domain.predicted["before"] != domain.predicted["after"]).sum()),
             "explained": explained,
@@ -149,15 +150,10 @@ class Map(Study):
 
 @dataclass(frozen=True)
 class Adapted:
-    """A domain before and after adaptation.
+    """Unit embeddings ``(n, d)`` of a domain before and after adaptation.
 
-    Attributes:
-        before: Unit embeddings ``(n, d)``.
-        after: Adapted ones.
-        predicted: Classes ``(n,)`` that zero-shot (``before``) and the adapter (``after``) predict.
-        accuracy: Percent of them that are correct.
-        marks: Pseudo-source or class means ``(m, d)``.
-        mark_classes: Their classes ``(m,)``, as zero-shot predicts them.
+    Predictions and accuracy (percent) are those of zero-shot (``"before"``) and of the adapter (``"after"``). Marks are
+    the pseudo-source or the class means ``(m, d)``, with their classes as zero-shot predicts them.
     """
 
     before: Tensor
@@ -196,11 +192,6 @@ def pseudo_source(z: Tensor, fitted: Any) -> Tensor:
     """Indices of the rows of ``z`` that the adapter selected: of each class the most certain, as many as it counts."""
     p = fitted.classifier.log_probabilities(z).exp()
     return select(uncertainty(p, fitted.uncertainty), p.argmax(dim=1), fitted.pseudo_source_counts_)
-
-
-def _spread(n: int, limit: int, device: torch.device) -> Tensor:
-    """Indices of at most ``limit`` of n rows, evenly spread."""
-    return (torch.arange(min(n, limit), device=device) * n) // min(n, limit)
 
 
 def _panel(axes: Axes, domain: dict[str, Any], when: str, colours: dict[int, str]) -> None:

@@ -18,11 +18,7 @@ _PACKAGES = {"tsne": ("sklearn.manifold", "scikit-learn"), "umap": ("umap", "uma
 
 
 def imported(method: str) -> Any:
-    """The module of a method.
-
-    Raises:
-        ModuleNotFoundError: If its package is not installed; says which.
-    """
+    """The module of a method; the error names its package if that is not installed."""
     module, package = _PACKAGES[method]
     try:
         return import_module(module)
@@ -68,13 +64,7 @@ def label_places(
     """Centres of labels near their points that cover no other label and no point; all in fractions of a panel.
 
     Each label takes the first free place above, below or beside its point, then one farther away; without any free
-    place, the first.
-
-    Args:
-        points: ``(n, 2)`` positions of the points, each taken to be as wide and high as a line of text.
-        widths: Width of each label.
-        height: Height of a label.
-        others: ``(m, 2)`` points without a label that labels must not cover either.
+    place, the first. A point is taken to be as wide and high as a line of text; ``others`` have no label.
     """
     taken = [(x, y, height) for x, y in (*points, *others)]
     placed: list[tuple[float, float]] = []

@@ -45,6 +45,11 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
     return pearson(ranks(x), ranks(y))
 
 
+def signed(coefficient: float | None) -> str:
+    """A correlation as text."""
+    return "undefined" if coefficient is None else f"{coefficient:+.2f}"
+
+
 def r_squared(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Share of the variance of ``y`` that a linear fit in ``x`` explains; None if one of them is constant."""
     coefficient = pearson(torch.tensor(x, dtype=torch.float64), torch.tensor(y, dtype=torch.float64))

@@ -62,11 +62,9 @@ FINAL = {
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Toy(Study):
-    """LinearTCA and MLP maps of the paper's two-dimensional shifts.
+    """LinearTCA and MLP maps of the paper's two-dimensional shifts, with ``points`` test points of each cluster.
 
-    Args:
-        seed: Of the points, and of the MLPs' first layers.
-        points: Test points of each cluster.
+    The points and the MLPs' first layers are drawn with ``seed``.
     """
 
     name = "toy"

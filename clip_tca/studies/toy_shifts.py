@@ -23,23 +23,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-SOURCE_POINTS = 30
-"""Points of a source cluster."""
-
-TEST_POINTS = 250
-"""Points of a test cluster, in the paper."""
+SOURCE_POINTS, TEST_POINTS = 30, 250
+"""Points of a cluster, in the paper."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Points:
-    """Points of the plane with the classes of their clusters.
-
-    Attributes:
-        x: ``(n, 2)``.
-        y: ``(n,)`` classes. In the test domain for scoring only.
-    """
+    """Points ``(n, 2)`` and the classes ``(n,)`` of their clusters, in the test domain for scoring only."""
 
     x: Tensor
     y: Tensor
@@ -51,12 +43,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Shift:
-    """A source and its shifted test domain.
-
-    Attributes:
-        source: Centre of each class.
-        test: Centre, spread and class of each cluster, in the order of the paper's code.
-    """
+    """Source centre of each class; centre, spread and class of each test cluster, in the order of the paper's code."""
 
     source: tuple[Point, ...]
     test: tuple[tuple[Point, float, int], ...]
