@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clip_tca.datasets.registry import BENCHMARKS
-from clip_tca.results.rendering import FORMATS
+from clip_tca.results.schema import FORMATS
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}

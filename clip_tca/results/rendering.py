@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clip_tca.results.schema import EvaluationRecord
+from clip_tca.results.schema import FORMATS, EvaluationRecord
 from clip_tca.results.side_tables import side_tables
 from clip_tca.results.table import Table, accuracy_table
 
@@ -82,8 +82,6 @@ def as_csv(table: Table) -> str:
 
 
 RENDERERS = {"table": as_text, "csv": as_csv, "markdown": as_markdown, "latex": as_latex}
-FORMATS = ("table", "json", "csv", "markdown", "latex")
-"""What :func:`render` and ``--format`` take."""
 
 
 def visible(text: str) -> str:

@@ -24,6 +24,9 @@ Protocol = Literal["full", "watt", "kept"]
 PROTOCOLS: dict[Protocol, str] = {"full": "all images", "watt": "all images, last batch unseen", "kept": "images seen"}
 """Protocols, and what each divides the number of correct predictions by."""
 
+FORMATS = ("table", "json", "csv", "markdown", "latex")
+"""Output formats of records (:mod:`clip_tca.results.rendering`)."""
+
 ExampleKind = Literal["fixed", "broken", "still_wrong"]
 
 

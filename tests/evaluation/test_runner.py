@@ -19,7 +19,8 @@ from clip_tca.evaluation.protocols import divisor, order, predict
 from clip_tca.methods.registry import BASES, DEFAULT_METHODS, METHODS, base_method
 from clip_tca.methods.registry import ON_EMBEDDINGS as ADAPTERS
 from clip_tca.results import published
-from clip_tca.results.rendering import FORMATS, render
+from clip_tca.results.rendering import render
+from clip_tca.results.schema import FORMATS
 from clip_tca.results.table import accuracy_table, comparison, summary
 
 

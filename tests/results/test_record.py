@@ -16,8 +16,8 @@ import clip_tca
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.results.record import check, read
-from clip_tca.results.rendering import FORMATS, render
-from clip_tca.results.schema import EvaluationRecord, ResultRow
+from clip_tca.results.rendering import render
+from clip_tca.results.schema import FORMATS, EvaluationRecord, ResultRow
 from clip_tca.results.validation import validate
 
 
