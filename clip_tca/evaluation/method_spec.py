@@ -16,13 +16,7 @@ from clip_tca.results.schema import MethodInfo
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method with its options.
-
-    Attributes:
-        name: As ``--method`` takes it.
-        options: Of the adapter.
-        base_options: Of the base method.
-    """
+    """A method, by the name that ``--method`` takes, with the options of its adapter and of its base method."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
