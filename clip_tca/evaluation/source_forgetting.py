@@ -52,9 +52,10 @@ def measure_forgetting(
             outputs: Sequence[tuple[Tensor, Tensor | None]] = [(embeddings[seen].to(device), None), (z, None)]
             if method.base is not None:
                 outputs = runs.carry(method.base, method.base_options, (domain, seen), (reference, shuffled))
+            (adapted_z, logits), reference_output = outputs
             if adapter is not None:
-                adapter.fit(outputs[0][0], logits=outputs[0][1])
-            correct = int((predicted_classes(classifier, *outputs[1], adapter) == labels).sum())
+                adapter.fit(adapted_z, logits=logits)
+            correct = int((predicted_classes(classifier, *reference_output, adapter) == labels).sum())
             rows.append(
                 {
                     "method": method.name,
