@@ -36,13 +36,7 @@ def find(name: str) -> Path:
 
 
 def arguments(path: Path, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[list[str]]:
-    """The command line of each run: the options of the recipe, overridden by those given.
-
-    Args:
-        path: The recipe.
-        parser: Of ``clip-tca eval``.
-        given: Arguments after ``eval``.
-    """
+    """The arguments of ``clip-tca eval`` for each run: the options of the recipe, overridden by those given."""
     allowed = {option for action in parser._actions for option in action.option_strings}
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))

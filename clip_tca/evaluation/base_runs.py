@@ -25,14 +25,9 @@ from clip_tca.results.schema import PLAIN_CLIP
 
 @dataclass(frozen=True)
 class BaseOutput:
-    """The output of a base method on a domain, in the order in which it saw the images.
+    """Embeddings ``(n, d)`` and logits ``(n, classes)`` of a base method, in the order in which it saw the images.
 
-    Attributes:
-        z: Embeddings ``(n, d)``.
-        logits: ``(n, classes)``.
-        seconds: Run time.
-        memory: Peak in bytes beyond what was allocated before; None if not known.
-        embeds: Whether it embedded the images itself.
+    ``memory`` is the peak in bytes beyond what was allocated before; ``embeds``: it embedded the images itself.
     """
 
     z: Tensor

@@ -13,13 +13,8 @@ from clip_tca.results.schema import PLAIN_CLIP, Protocol
 class Cost:
     """What a method cost over all domains and seeds.
 
-    Attributes:
-        adapting_seconds: Of the adapter (in the online setting solving is part of predicting).
-        predicting_seconds: Of the adapter.
-        base_seconds: Of the base method, decoding and encoding included.
-        base_memory_bytes: Peak of the base method beyond what was allocated before it; None if not known.
-        images: Images seen.
-        embeds: Whether the base method embeds the images itself.
+    In the online setting solving is part of predicting. ``base_seconds`` include decoding and encoding;
+    ``base_memory_bytes`` is the peak beyond what was allocated before; ``embeds``: the base method embeds the images.
     """
 
     adapting_seconds: float = 0.0

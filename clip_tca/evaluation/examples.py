@@ -41,12 +41,8 @@ def changed(
 ) -> Examples:
     """The record's ``examples``: counts and up to ``limit`` images of each kind, by method and domain, of seed 0.
 
-    Args:
-        predictions: Predicted classes ``(n,)`` by method, domain and seed, in the order in which images were seen.
-        classifier: Zero-shot, for the predictions before adaptation.
-        embedded: The data set, with its pictures if there are some.
-        how: Protocol and batch size: they decide that order.
-        limit: Images of each kind to list.
+    ``predictions`` holds classes ``(n,)`` by method, domain and seed, in the order that protocol and batch size
+    (``how``) decide. ``classifier`` is zero-shot.
     """
     groups: list[ExampleGroup] = []
     classes = embedded.about["data"]["classes"]

@@ -26,14 +26,9 @@ from clip_tca.results.validation import validate
 
 @dataclass
 class Embedded:
-    """A data set as embeddings, with what they came from.
+    """A data set as embeddings, with what they came from (None for stored embeddings), and what the record says.
 
-    Attributes:
-        data: Embeddings, labels and texts.
-        about: For the record: data, model, prompts and cost.
-        pictures: The pictures without those that were left out; None for stored embeddings, as are the next two.
-        encoder: The image encoder f.
-        prompts: Templates and class names.
+    Images that were left out are not in ``pictures``.
     """
 
     data: EmbeddingSet

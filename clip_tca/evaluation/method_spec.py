@@ -16,13 +16,7 @@ from clip_tca.results.schema import MethodInfo
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method with its options.
-
-    Attributes:
-        name: As ``--method`` takes it.
-        options: Of the adapter.
-        base_options: Of the base method.
-    """
+    """A method, by the name that ``--method`` takes, with the options of its adapter and of its base method."""
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -72,10 +66,8 @@ def _parameters(kind: type) -> dict[str, inspect.Parameter]:
 def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSpec]:
     """The methods ``names``, each with those of ``options`` that it has; a base method takes its own before TCA does.
 
-    ``"all"`` stands for every method of the package that uses no labels.
-
-    Raises:
-        ValueError: For an unknown method, or an option that none of them has.
+    ``"all"`` stands for every method of the package that uses no labels. An unknown method, or an option that none of
+    them has, is a ValueError.
     """
     label_free = [name for name in METHODS if not MethodSpec(name).uses_labels]
     expanded = [method for name in names for method in (label_free if name == EVERY else [name])]
@@ -84,7 +76,12 @@ def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSp
         raise ValueError(f"method: {unknown[0]!r}; allowed are {', '.join([ALLOWED, *registered()])}")
     specs = []
     for name in dict.fromkeys(expanded):
-        adapter_names, base_names = _option_names(MethodSpec(name))
+        spec = MethodSpec(name)
+        base_names = set(_parameters(base_method(spec.base))) if spec.base else set()
+        adapter_names: set[str] = set()
+        if spec.adapter_name is not None:
+            registration = ADAPTERS[spec.adapter_name]
+            adapter_names = set(_parameters(registration.kind)) - {*registration.fixed, *base_names}
         adapter_options = {option: value for option, value in options.items() if option in adapter_names}
         base_options = {option: value for option, value in options.items() if option in base_names}
         specs.append(MethodSpec(name, adapter_options, base_options))
@@ -92,12 +89,3 @@ def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSp
     if unused := [option for option in options if option not in used]:
         raise ValueError(f"option: none of {', '.join(expanded)} has an option {unused[0]!r}")
     return specs
-
-
-def _option_names(spec: MethodSpec) -> tuple[set[str], set[str]]:
-    """Options of the adapter, without those it has fixed, and of the base method."""
-    base = set(_parameters(base_method(spec.base))) if spec.base else set()
-    if spec.adapter_name is None:
-        return set(), base
-    registration = ADAPTERS[spec.adapter_name]
-    return set(_parameters(registration.kind)) - {*registration.fixed, *base}, base

@@ -61,13 +61,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a method predicted for a domain.
-
-    Attributes:
-        classes: Classes ``(n,)``, in the order in which the images are seen.
-        clock: Time it took.
-        adapter: The adapter, if one was fitted to all images at once.
-    """
+    """Classes ``(n,)`` in the order in which images are seen, and the adapter if it was fitted to all at once."""
 
     classes: Tensor
     clock: Clock

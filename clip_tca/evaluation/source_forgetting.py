@@ -6,6 +6,8 @@ again, exactly. Base methods that could forget run in their continual form, whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
@@ -46,9 +48,14 @@ def measure_forgetting(
         for method in methods:
             if method.name == ZERO_SHOT:
                 continue
-            adapted_to = (domain, embeddings[seen].to(device), seen)
-            classes = _predicted(method, classifier, runs, adapted_to, (reference, z, shuffled))
-            correct = int((classes == labels).sum())
+            adapter = method.adapter(classifier)
+            outputs: Sequence[tuple[Tensor, Tensor | None]] = [(embeddings[seen].to(device), None), (z, None)]
+            if method.base is not None:
+                outputs = runs.carry(method.base, method.base_options, (domain, seen), (reference, shuffled))
+            (adapted_z, logits), reference_output = outputs
+            if adapter is not None:
+                adapter.fit(adapted_z, logits=logits)
+            correct = int((predicted_classes(classifier, *reference_output, adapter) == labels).sum())
             rows.append(
                 {
                     "method": method.name,
@@ -62,21 +69,3 @@ def measure_forgetting(
                 }
             )
     return rows
-
-
-def _predicted(
-    method: MethodSpec,
-    classifier: LinearClassifier,
-    runs: BaseRuns,
-    adapted_to: tuple[str, Tensor, Tensor],
-    reference: tuple[str, Tensor, Tensor],
-) -> Tensor:
-    """Classes of the reference domain; each domain comes as its name, its embeddings and their order."""
-    (domain, z, seen), (name, reference_z, shuffled) = adapted_to, reference
-    adapter, logits, reference_logits = method.adapter(classifier), None, None
-    if method.base is not None:
-        outputs = runs.carry(method.base, method.base_options, (domain, seen), (name, shuffled))
-        (z, logits), (reference_z, reference_logits) = outputs
-    if adapter is not None:
-        adapter.fit(z, logits=logits)
-    return predicted_classes(classifier, reference_z, reference_logits, adapter)

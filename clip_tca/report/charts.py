@@ -45,7 +45,11 @@ def _panel(name: str, bars: list[Bar], low: float, high: float) -> Safe:
 
     height = ROW * len(bars) + AXIS
     ticks = [0.0, *[end for end in (low, high) if abs(end) > 0.15 * (high - low)]]  # not too close to zero
-    shapes = [_text(tick, across(tick), height - 4, low, high) for tick in ticks]
+    shapes = []
+    for tick in ticks:
+        label = signed(tick, 0 if tick == round(tick) else 1) if tick else "0"
+        kind = "start" if tick == low else "end" if tick == high else "middle"
+        shapes.append(tag("text", label, x=across(tick), y=height - 4, class_=f"tick {kind}"))
     zero = across(0)
     for number, bar in enumerate(bars):
         top = ROW * number
@@ -61,9 +65,3 @@ def _panel(name: str, bars: list[Bar], low: float, high: float) -> Safe:
     label = f"Gain over zero-shot on {name}, in points: {values}"
     drawing = tag("svg", *shapes, width="100%", height=height, role="img", aria_label=label)
     return tag("figure", tag("figcaption", name), drawing, class_="panel")
-
-
-def _text(tick: float, x: str, y: int, low: float, high: float) -> Safe:
-    label = signed(tick, 0 if tick == round(tick) else 1) if tick else "0"
-    kind = "start" if tick == low else "end" if tick == high else "middle"
-    return tag("text", label, x=x, y=y, class_=f"tick {kind}")

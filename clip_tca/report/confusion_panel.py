@@ -23,12 +23,10 @@ def confusions(run: Run) -> Section:
     """For each domain zero-shot and every method."""
     if not run.has_zero_shot:
         return Section(TITLE, None, NO_ZERO_SHOT)
-    by_domain: dict[str, dict[str, Matrix]] = {domain: {} for domain in run.domains}
-    for domain in run.domains:
-        for method in (ZERO_SHOT, *run.methods):
-            matrix = run.confusion(method, domain) if domain in run.accuracy[method] else None
-            if matrix is not None:
-                by_domain[domain][method] = matrix
+    by_domain: dict[str, dict[str, Matrix]] = {
+        domain: {m: matrix for m in (ZERO_SHOT, *run.methods) if (matrix := run.confusion(m, domain))}
+        for domain in run.domains
+    }
     if not all(ZERO_SHOT in matrices for matrices in by_domain.values()):
         return Section(TITLE, None, "the record has no confusion matrices: evaluate again to have them")
     few = len(run.classes) <= MOST

@@ -20,14 +20,7 @@ _NUMBER = re.compile(r"[+\-−]?[\d,]*\.?\d+( ?%)?( ± [\d.]+)?")
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that says more than its text.
-
-    Attributes:
-        text: Its content.
-        shade: Background colour, from −1 (lost) to 1 (gained).
-        note: Tooltip.
-        strong: Whether it is bold.
-    """
+    """A cell with a background ``shade`` from −1 (lost) to 1 (gained), a ``note`` as its tooltip, or in bold."""
 
     text: Content
     shade: float = 0.0

@@ -21,12 +21,7 @@ class Sources:
 
 
 def read(paths: Iterable[str | Path]) -> Sources:
-    """Read files of either kind.
-
-    Raises:
-        FileNotFoundError: If one does not exist.
-        ValueError: If one is not JSON, or not a whole record; the message names file and field.
-    """
+    """Read files of either kind; ValueError names the file and the field that is wrong."""
     sources, evaluations = Sources(), []
     for path in dict.fromkeys(map(Path, paths)):
         content = parse(path)

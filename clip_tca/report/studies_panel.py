@@ -14,13 +14,7 @@ KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A record of ``clip-tca study``.
-
-    Attributes:
-        label: Name of its file.
-        record: Its content.
-        figure: Kind and content of the figure beside it, if there is one.
-    """
+    """A record of ``clip-tca study``, labelled by its file; kind and content of the figure beside it, if any."""
 
     label: str
     record: dict[str, Any]

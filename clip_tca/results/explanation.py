@@ -67,13 +67,7 @@ def _judged_result(result: MethodResult, names: list[str]) -> dict[str, Any]:
 
 
 def explain_state(options: dict[str, Any], diagnosis: Diagnosis, names: list[str]) -> list[str]:
-    """Lines about a saved adapter.
-
-    Args:
-        options: Of the adapter.
-        diagnosis: Its figures.
-        names: Of the classes.
-    """
+    """Lines about a saved adapter with these options, figures and names of classes."""
     listed = reliability.indicators(diagnosis, names)
     oracle = options.get("balance") == "oracle"
     lines = [

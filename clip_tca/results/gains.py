@@ -19,15 +19,11 @@ from clip_tca.results.schema import EvaluationRecord, ResultRow
 
 @dataclass(frozen=True)
 class Gain:
-    """What a method gained over its reference on a domain, in percentage points.
+    """What a method gained over its reference on a domain, in percentage points: mean over seeds, by seed, by class.
 
-    Attributes:
-        reference: NAME for NAME+tca where the record has it, and zero-shot otherwise.
-        gain: Mean over seeds, with its 95 % ``interval``.
-        beyond_chance: ``gain`` or ``loss`` if the interval excludes 0; else ``chance``, or ``same`` if nothing differs.
-        pairs_known: Whether the number of changed predictions was counted, not bounded.
-        gains: By seed.
-        classes: By class, of those with images.
+    The reference is NAME for NAME+tca where the record has it, and zero-shot otherwise. ``beyond_chance`` says whether
+    the 95 % interval excludes 0; ``same``: nothing differs. ``pairs_known``: changed predictions were counted, not
+    bounded.
     """
 
     reference: str

@@ -36,12 +36,7 @@ def parse(path: Path) -> Any:
 
 
 def read(path: Path) -> list[EvaluationRecord]:
-    """The records of a file: one, or those of a recipe.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not JSON, of another schema version, or damaged; the message names the field.
-    """
+    """The records of a file: one, or those of a recipe. ValueError names the field that is damaged."""
     content = parse(path)
     try:
         records: list[EvaluationRecord] = content.get("records", [content])

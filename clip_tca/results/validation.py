@@ -16,17 +16,9 @@ _SCALARS = {str: "a string", bool: "true or false", int: "a whole number of at l
 
 
 def validate(value: Any, kind: Any, field: str = "") -> None:
-    """Check that ``value`` is of the type ``kind``, in depth.
+    """Check in depth that ``value`` is of the type ``kind``; ValueError names the first wrong field in one line.
 
     Whole numbers are counts, so they are not negative. Keys that a TypedDict does not name are ignored.
-
-    Args:
-        value: What :func:`json.loads` returns.
-        kind: A type as listed above, or Any.
-        field: Its name, for the message.
-
-    Raises:
-        ValueError: One line with the first field that is wrong and what it should be.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
