@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from clip_tca import ZeroShotClassifier
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
@@ -68,3 +69,15 @@ def mini() -> Path:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def stored(tmp_path_factory) -> Path:
+    """A file of stored embeddings as others make them: half precision, several templates, no class names."""
+    made = synthetic(0, classes=7, dim=24, images=40)
+    tensors = {"text.watt": made.text.repeat(2, 1, 1)}
+    for name, (z, y) in made.domains.items():
+        tensors |= {f"{name}.embeddings": z.half(), f"{name}.labels": y}
+    path = tmp_path_factory.mktemp("stored") / "made.safetensors"
+    save_file(tensors, path, metadata={"scale": str(made.scale)})
+    return path

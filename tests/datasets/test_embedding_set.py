@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -12,17 +10,6 @@ from clip_tca.bulk.class_texts import read_texts
 from clip_tca.bulk.shards import open_embeddings
 from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.datasets.synthetic import synthetic
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory) -> Path:
-    made = synthetic(0, classes=7, dim=24, images=40)
-    tensors = {"text.watt": made.text.repeat(2, 1, 1)}
-    for name, (z, y) in made.domains.items():
-        tensors |= {f"{name}.embeddings": z.half(), f"{name}.labels": y}
-    path = tmp_path_factory.mktemp("stored") / "made.safetensors"
-    save_file(tensors, path, metadata={"scale": str(made.scale)})
-    return path
 
 
 def test_stored_embeddings_are_read_back(stored):

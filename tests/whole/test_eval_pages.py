@@ -5,24 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-from safetensors.torch import save_file
-
-from clip_tca.datasets.synthetic import synthetic
 from tests.conftest import ROOT
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory) -> Path:
-    made = synthetic(0, classes=7, dim=24, images=40)
-    tensors = {"text.watt": made.text.repeat(2, 1, 1)}
-    for name, (z, y) in made.domains.items():
-        tensors |= {f"{name}.embeddings": z.half(), f"{name}.labels": y}
-    path = tmp_path_factory.mktemp("stored") / "made.safetensors"
-    save_file(tensors, path, metadata={"scale": str(made.scale)})
-    return path
 
 
 def test_batch_size_writes_its_page(stored, tmp_path):
