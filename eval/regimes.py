@@ -17,8 +17,6 @@ sorted stream  the same, class after class
 
 from __future__ import annotations
 
-import argparse
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +26,6 @@ from torch import Tensor
 
 from clip_tca import LinearClassifier, ZeroShotClassifier
 from clip_tca.adapters.registry import ADAPTERS
-from clip_tca.core.files import write_text
 from clip_tca.datasets.embedding_set import load_embeddings
 
 BATCH = 64
@@ -100,7 +97,7 @@ def cases(paths: list[str], domains: list[str] | None = None, seeds: int = 3) ->
         data = load_embeddings(path)
         g = ZeroShotClassifier(data.text, data.scale)
         for name, (z, y) in data.domains.items():
-            if domains and name not in domains or accuracy(g.predict(z), y) >= HOPELESS:
+            if (domains and name not in domains) or accuracy(g.predict(z), y) >= HOPELESS:
                 continue
             yield from domain_cases((Path(path).stem, name), g, z, y, seeds)
 

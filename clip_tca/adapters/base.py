@@ -5,7 +5,9 @@ An adapter *observes* embeddings (cheap, every batch) and *solves* for its map f
 
 * always when the learned state (``W_``, …) is read or saved, or when more rows are adapted than the last batch had;
 * when a batch no larger than the last one is adapted (``partial_fit(x); predict(x)``, the online loop): only if the
-  images seen since the last solution are a tenth of all (``refresh="auto"``), or are ``refresh`` of them.
+  images seen since the last solution are a tenth of all (``refresh="auto"``), or are ``refresh`` of them; with
+  ``"auto"`` also if the map overrules g far more often on the new images than on those before, as it does when the
+  stream comes to classes that it has not seen.
 
 So a stream that has ended gives the one-shot result, and batch size 1 costs little for each image.
 
@@ -52,6 +54,10 @@ BLOCK = 1024
 
 TOGETHER = 256
 """Rows of a stream that wait to be observed together until the next solution: single rows would cost far more."""
+
+
+JUDGED = 16
+"""New images of a stream after which it is asked whether the map still fits them."""
 
 
 class Learned:
@@ -145,6 +151,8 @@ class Adapter(ABC):
         self._solution: dict[str, Tensor] = {}
         self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         self._waiting: list[Tensor] = []
+        self._unjudged: list[Tensor] = []
+        self._overruled = self._judged = 0
         self._accumulators = self._declare(device, self._dtype, first)
 
     @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside
@@ -159,7 +167,7 @@ class Adapter(ABC):
 
         Args:
             z: Unlabeled test embeddings, or any iterable of batches of them, which need not fit in memory together.
-            labels: True classes. Only ``balance="oracle"`` ever looks at them; everything else drops them here.
+            labels: True classes. Only ``shares="oracle"`` ever looks at them; everything else drops them here.
             logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+): certainty is judged by
                 them, in place of the classifier's.
         """
@@ -221,6 +229,7 @@ class Adapter(ABC):
     def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
             self._waiting.append(self._prepared(rows.clone()))
+            self._unjudged.append(self._waiting[-1])
             self._held += len(rows)
             if self._held >= TOGETHER:
                 self._settle()
@@ -257,7 +266,7 @@ class Adapter(ABC):
 
     def use(self, solution: dict[str, Tensor]) -> None:
         """Apply a solution that was found elsewhere, by another process, for what all have observed."""
-        self._solution, self._pending = solution, 0
+        self._solution, self._pending, self._unjudged = solution, 0, []
         self._cast.clear()
 
     @property
@@ -305,7 +314,7 @@ class Adapter(ABC):
         """An adapter that has seen what both have seen, as if ``other``'s images had come after; neither changes.
 
         Means and covariances are those of one stream to rounding and so is the pseudo-source. Where an evenly spread
-        sample is kept (``memory``, ``balance="estimated"``) and overflows, it is drawn from what both have kept.
+        sample is kept (``memory``, ``shares="estimated"``) and overflows, it is drawn from what both have kept.
         """
         self._require_fitted()
         other._require_fitted()
@@ -454,7 +463,20 @@ class Adapter(ABC):
         wait = max(1, self._seen // 10) if self.refresh == "auto" else self.refresh
         if not self._solution or self._pending >= wait or len(rows) > self._last:
             self._update()
+        elif self.refresh == "auto" and sum(map(len, self._unjudged)) >= JUDGED:
+            recent, self._unjudged = torch.cat(self._unjudged), []
+            overruled, usual = self._count_overruled(recent), len(recent) * (self._overruled + 1) / (self._judged + 8)
+            if overruled > usual + 2 * usual**0.5 + 4:
+                self._update()
+                overruled = self._count_overruled(recent)
+            self._overruled += overruled
+            self._judged += len(recent)
         return rows
+
+    def _count_overruled(self, z: Tensor) -> int:
+        """For how many prepared rows the map and g predict different classes."""
+        g = self.classifier
+        return int((self._score(z).argmax(dim=1) != g.exact_logits(z).argmax(dim=1)).sum())
 
     def _require_fitted(self) -> None:
         if self._device is None:
@@ -463,6 +485,6 @@ class Adapter(ABC):
     def _check_labels_given(self, given: bool) -> None:
         if self.uses_labels and not given:
             raise ValueError(
-                "balance: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
-                "or choose one that needs none: estimated, global, uniform, predicted"
+                "shares: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
+                "or choose one that needs none: estimated, uniform, predicted, global"
             )

@@ -55,8 +55,9 @@ from clip_tca.adapters import diagnosis
 from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.base import Adapter, Learned, log
 from clip_tca.adapters.diagnosis_record import Diagnosis
-from clip_tca.adapters.gaussians import fewest_images, fit_gaussians, least_move, match_confidence
+from clip_tca.adapters.gaussians import FEWEST_IMAGES, fit_gaussians, least_move, match_confidence
 from clip_tca.adapters.reservoir import Reservoir
+from clip_tca.adapters.shares import Shares, check_shares, plain, share_vector
 from clip_tca.adapters.state import SavedState
 from clip_tca.adapters.statistics import Moments
 from clip_tca.classifier import LinearClassifier
@@ -74,6 +75,8 @@ class ConditionalTCA(Adapter):
 
     Attributes:
         classifier: g, a zero-shot classifier or any linear one.
+        shares: How frequent the classes are, the prior π: a number for each class or ``{class name: number}`` where it
+            is known; else ``"estimated"``, ``"uniform"`` or ``"predicted"`` (as g predicts).
         shrinkage: a of the within-class covariance: ``"auto"`` or a number from 0 to 1.
         anchor: λ, the weight of the log-probabilities of g.
         rounds: How often assignments and parameters are re-estimated.
@@ -85,9 +88,10 @@ class ConditionalTCA(Adapter):
     ``W_`` (d, d) and ``offset_`` (d,) of ``transform``, ``n_seen_``.
     """
 
+    shares: Shares = "estimated"
     shrinkage: Literal["auto"] | float = "auto"
     anchor: float = 1.0
-    rounds: int = 10
+    rounds: int = 8
     memory: Literal["auto"] | int = "auto"
 
     linear: ClassVar[bool] = True
@@ -100,6 +104,10 @@ class ConditionalTCA(Adapter):
     means_ = Learned("means", "``(c, d)`` class means.")
     temperature_ = Learned("temperature", "``()`` what the logits were divided by.")
 
+    def __post_init__(self) -> None:
+        """Take shares in any form."""
+        self.shares = plain(self.shares)
+
     def probabilities(self, z: Array) -> Array:
         """Posterior class probabilities ``(n, c)``."""
         return like(to_tensor(self.logits(z)).softmax(dim=1), z)
@@ -107,6 +115,7 @@ class ConditionalTCA(Adapter):
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""
         super().check_options()
+        check_shares(self.shares, self.classifier, ("estimated", "uniform", "predicted"))
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
         check_number("anchor", self.anchor)
         check_whole("rounds", self.rounds)
@@ -124,7 +133,8 @@ class ConditionalTCA(Adapter):
 
     def _solve(self) -> dict[str, Tensor]:
         rows = self._sample.rows()
-        fitted = fit_gaussians(rows, self.classifier, self.shrinkage, self.anchor, self.rounds)
+        shares = self._shares(rows)
+        fitted = fit_gaussians(rows, self.classifier, self.shrinkage, self.anchor, self.rounds, shares=shares)
         fitted = match_confidence(fitted, rows, self.classifier)
         matrix, offset = least_move(fitted.classifier, self.classifier)
         return {
@@ -137,6 +147,15 @@ class ConditionalTCA(Adapter):
             "temperature": fitted.temperature,
         }
 
+    def _shares(self, rows: Tensor) -> Tensor | None:
+        """Class shares ``(c,)``; None where they are estimated with the classes."""
+        c = self.classifier.n_classes
+        if self.shares == "uniform":
+            return torch.ones(c, device=rows.device)
+        if self.shares == "predicted":
+            return torch.bincount(self.classifier.exact_logits(rows).argmax(dim=1), minlength=c)
+        return None if isinstance(self.shares, str) else share_vector(self.shares, self.classifier)
+
     def _move(self, z: Tensor) -> Tensor:
         return torch.addmm(self._solved("offset", z), z, self._solved("matrix", z))
 
@@ -145,10 +164,9 @@ class ConditionalTCA(Adapter):
 
     def warn(self) -> None:
         """Log what the user should know about the fit."""
-        images, classes = min(self._seen, self._sample.size), self.classifier.n_classes
-        fewest = fewest_images(classes)
-        if images < fewest:
-            log.warning("ConditionalTCA: %d images of %d classes; below %d zero-shot is kept", images, classes, fewest)
+        images = min(self._seen, self._sample.size)
+        if images < FEWEST_IMAGES:
+            log.warning("ConditionalTCA: %d images; below %d zero-shot is kept", images, FEWEST_IMAGES)
 
     @classmethod
     def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:

@@ -20,9 +20,11 @@ from torch import Tensor
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.pseudo_source import select
 from clip_tca.adapters.registry import adapter_classes
+from clip_tca.adapters.shares import CANDIDATES, row_weights
 from clip_tca.adapters.state import SavedState
-from clip_tca.adapters.statistics import Moments, coral_distance
+from clip_tca.adapters.statistics import coral_distance
 from clip_tca.classifier import LinearClassifier
+from clip_tca.core.tensors import exact
 
 if TYPE_CHECKING:
     from clip_tca.adapters.base import Adapter
@@ -80,7 +82,7 @@ def of_alignment(saved: SavedState, squares: Tensor, changed: float | None) -> D
     spread = (moments["scatter"].diagonal().sum() / int(moments["n"])).sqrt()
     sigmas = solution["covariance"], solution["pseudo_source_covariance"]
     mean, largest = _chosen_uncertainty(saved, solution, bank)
-    return {
+    figures: Diagnosis = {
         **common_figures(saved, spread, solution["pseudo_source_mean"] - solution["mean"], squares, changed),
         "correlation_distance": float(coral_distance(*sigmas)),
         "covariance_shift": ratio((sigmas[0] - sigmas[1]).norm(), sigmas[0].norm()),
@@ -89,9 +91,15 @@ def of_alignment(saved: SavedState, squares: Tensor, changed: float | None) -> D
         "uncertainty_mean": mean,
         "uncertainty_max": largest,
     }
+    if "shares" in solution and shares_of(saved) not in ("global", "oracle"):  # version 0.1 had none
+        figures["shares"] = [round(share, 4) for share in solution["shares"].tolist()]
+    if "agreement" in solution:
+        agreement = (round(value, 4) for value in solution["agreement"].tolist())
+        figures["agreement"] = dict(zip(CANDIDATES, agreement, strict=True))
+    return figures
 
 
-def movement(scatter: Tensor, n: int, shift: Tensor, w: Tensor) -> Tensor:
+def movement(scatter: Tensor, n: float, shift: Tensor, w: Tensor) -> Tensor:
     """Mean squared move of n rows by z′ = (z − μ)W + μ + ``shift``, from their centred scatter ``(d, d)``."""
     change = w - torch.eye(len(w), dtype=w.dtype, device=w.device)
     return shift @ shift + (change * (scatter @ change)).sum() / n
@@ -112,10 +120,15 @@ def recovered_classifier(matrix: Tensor, offset: Tensor, solution: dict[str, Ten
     return LinearClassifier(g_weight.T, bias - offset @ g_weight)
 
 
+def shares_of(saved: SavedState) -> object:
+    """The option ``shares``, which version 0.1 called ``balance``."""
+    return saved.options.get("shares", saved.options.get("balance"))
+
+
 def predicted_by(g: LinearClassifier, saved: SavedState) -> bool:
     """Whether the rows of the bank are grouped by the predictions of ``g``, as far as the state tells."""
     bank = saved.part("bank")
-    if saved.options["balance"] == "global" or not len(bank["rows"]):
+    if shares_of(saved) == "global" or not len(bank["rows"]):
         return True
     return torch.equal(g.exact_logits(bank["rows"]).argmax(dim=1), bank["group"])
 
@@ -137,10 +150,12 @@ def _chosen_uncertainty(
 ) -> tuple[float, float] | tuple[None, None]:
     """Mean and maximum over the chosen, as a share of a pure guess's; None where the state does not tell the chosen."""
     counts = solution["pseudo_source_counts"]
-    quota = counts.sum().reshape(1) if saved.options["balance"] == "global" else counts
+    quota = counts.sum().reshape(1) if shares_of(saved) == "global" else counts
     index = select(bank["score"], bank["group"], quota)
     if len(index) and len(index) == int(counts.sum()):
-        mean = Moments.of(bank["rows"][index]).mean
+        rows = exact(bank["rows"][index])
+        weighed = "shares" in solution and shares_of(saved) not in ("global", "oracle")
+        mean = row_weights(solution["shares"], bank["group"][index]) @ rows if weighed else rows.mean(dim=0)
         if torch.allclose(mean, solution["pseudo_source_mean"], atol=1e-6):
             guess = math.log(len(counts)) if saved.options["uncertainty"] == "entropy" else 1 - 1 / len(counts)
             score = bank["score"][index] / guess

@@ -10,7 +10,7 @@ from typing_extensions import NotRequired
 class Diagnosis(TypedDict):
     """Figures of a fitted adapter that need no labels; None where a figure is not available.
 
-    Adapters with a pseudo-source have the first five that are not required, ConditionalTCA has the last three.
+    Adapters with a pseudo-source have the first seven that are not required, ConditionalTCA has the last three.
     """
 
     kind: str  # class of the adapter
@@ -27,6 +27,8 @@ class Diagnosis(TypedDict):
     chosen: NotRequired[list[int]]  # embeddings of each class in the pseudo-source
     uncertainty_mean: NotRequired[float | None]  # of the chosen; 0 is certain, 1 a uniform guess
     uncertainty_max: NotRequired[float | None]
+    shares: NotRequired[list[float]]  # of the classes in the pseudo-source
+    agreement: NotRequired[dict[str, float]]  # of candidate shares' predictions with ConditionalTCA's, where estimated
     counts: NotRequired[list[float]]  # soft count of each class
     between: NotRequired[float | None]  # share of the variance between classes
     temperature: NotRequired[float]  # what the logits were divided by

@@ -6,6 +6,7 @@ The derivation, with the numbered equations used here, is in :mod:`clip_tca.adap
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -19,6 +20,18 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import CHUNK, exact
 
 FEWEST_PRIOR_IMAGES = 2.0
+FEWEST_IMAGES = 8
+"""Below as many rows the classifier g is kept as it is."""
+TRIAL_ROUNDS = 2
+"""Rounds without a prior, from which it is seen how unequal the classes are."""
+NEIGHBOURS = 3
+"""Nearest neighbours of each row from which the first covariance is taken."""
+NEIGHBOUR_ROWS = 1024
+"""Rows among which neighbours are looked for (or 8 for each class, if that is more)."""
+
+
+Prior = Callable[[Tensor], Tensor]
+"""From the support ``(c,)`` of the classes to γ log π_c ``(c,)``."""
 
 
 @dataclass
@@ -38,47 +51,43 @@ class GaussianFit:
     temperature: Tensor
 
 
-def fewest_images(classes: int) -> int:
-    """The number of images below which the classifier g is kept as it is."""
-    return max(32, 4 * classes)
-
-
 def fit_gaussians(
     z: Tensor,
     g: LinearClassifier,
     shrinkage: Literal["auto"] | float = "auto",
     anchor: float = 1.0,
-    rounds: int = 10,
+    rounds: int = 8,
     moments: Moments | None = None,
+    shares: Tensor | None = None,
 ) -> GaussianFit:
     """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1.
 
-    ``moments`` are those of the rows, where they are known already.
+    ``moments`` are those of the rows, where they are known already; ``shares`` ``(c,)`` those of the classes.
     """
     n, d = z.shape
     g_weight, g_bias = exact(g.weight.to(z.device)), exact(g.bias.to(z.device))
     log_g = g.log_probabilities(z)
     posterior = log_g.exp()
     one = torch.ones_like(g_weight[0, 0])
-    if n < fewest_images(g.n_classes):
+    if n < FEWEST_IMAGES:
         centre = mean(z)
         counts = posterior.sum(dim=0)
         means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
         return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one)
-    axes, y = Axes.of(z, moments)
-    soft = SoftStatistics.empty(axes, g.n_classes)
-    parts = list(zip(y.split(CHUNK), log_g.to(y.dtype).split(CHUNK), posterior.split(CHUNK), strict=True))
-    for part, _, q in parts:
-        soft.add(part, q, q)
     amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
-    for _ in range(rounds):
-        fitted, soft = Gaussians.fit(axes, soft, amount), SoftStatistics.empty(axes, g.n_classes)
-        length = torch.zeros_like(axes.scatter[0])
-        for part, log_p, q in parts:  # q is overwritten in place
-            likelihood, lengths = fitted.leave_one_out(part, q)
-            q.copy_(likelihood.add_(log_p, alpha=anchor).softmax(dim=1))
-            soft.add(part, q, log_p.exp())
-            length += lengths.sum() / n
+    rows = Assignment.of(z, log_g, anchor, amount, moments)
+    c = g.n_classes
+    if shares is None:  # a first look, all classes alike: the zero-shot shares would exaggerate what g is partial to
+        _, soft, _ = rows.run(TRIAL_ROUNDS, lambda _: torch.zeros_like(g_bias), one)
+        unequal = imbalance(soft.support)
+        prior: Prior = lambda support: agreed_prior(support, unequal)  # noqa: E731
+    else:
+        shares = shares.to(g_weight) / shares.sum()
+        unequal = 1 + shares.square().sum().log() / math.log(max(2, c))
+        prior = lambda _: known_prior(shares, n)  # noqa: E731
+    ramp = 1 + 4 * (unequal / 0.3).clamp(min(1.0, 30 * c / n), 1.0)
+    fitted, soft, length = rows.run(rounds, prior, ramp)
+    axes = rows.axes
     means, weight, bias = fitted.discriminant(soft, length)
     weight = axes.directions @ weight
     bias = bias - axes.centre @ weight
@@ -88,12 +97,16 @@ def fit_gaussians(
 
 
 def match_confidence(fitted: GaussianFit, z: Tensor, g: LinearClassifier) -> GaussianFit:
-    """``fitted`` at the temperature at which its mean confidence in the rows of ``z`` ``(n, d)`` equals that of g."""
-    if len(z) < fewest_images(g.n_classes):
+    """``fitted`` at the temperature at which its mean confidence in the rows of ``z`` ``(n, d)`` is what one expects.
+
+    That is the confidence of g, and 0.3 for each prediction that was changed, because about so many more are right.
+    """
+    if len(z) < FEWEST_IMAGES:
         return fitted  # it is g
     some = z[:: max(1, len(z) // 8192)]
-    confidence = g.log_probabilities(some).max(dim=1).values.exp().mean()
-    temperature = matching_temperature(fitted.classifier.exact_logits(some), confidence)
+    before, after = g.log_probabilities(some).max(dim=1), fitted.classifier.exact_logits(some)
+    changed = exact(after.argmax(dim=1) != before.indices).mean()
+    temperature = matching_temperature(after, (before.values.exp().mean() + 0.3 * changed).clamp_max(0.99))
     cooled = LinearClassifier(fitted.classifier.weight / temperature, fitted.classifier.bias / temperature)
     return replace(fitted, classifier=cooled, temperature=temperature)
 
@@ -178,21 +191,65 @@ def prior_images(axes: Axes, soft: SoftStatistics) -> Tensor:
     return torch.where(between > 0, within / between, 100.0).clamp(FEWEST_PRIOR_IMAGES, 100.0)
 
 
+def imbalance(support: Tensor) -> Tensor:
+    """0 where the classes that ``support`` ``(c,)`` counts are equally frequent, up to 1 where there is only one.
+
+    1 + log Σπ² / log c, with what chance adds to Σπ² in so small a sample taken off.
+    """
+    total = support.sum() + len(support)
+    squares = ((support + 1) / total).square().sum()
+    squares = ((squares - 2 / total) / (1 - 2 / total)).clamp_min(1 / len(support))
+    return 1 + squares.log() / math.log(max(2, len(support)))
+
+
+def agreed_prior(support: Tensor, most: Tensor) -> Tensor:
+    """γ log π_c ``(c,)`` from what q and p⁰ agree on; γ goes by how unequal the classes are, at ``most`` as given."""
+    prior = (support + 1) / (support.sum() + len(support))
+    return (6 * torch.minimum(imbalance(support), most)).clamp_max(2.0) * prior.log()
+
+
+def known_prior(shares: Tensor, images: int) -> Tensor:
+    """log π_c ``(c,)`` of given class shares: half an image more for each, because nobody knows them exactly.
+
+    Only a share of zero is taken at its word.
+    """
+    counts = shares * images + torch.where(shares > 0, 0.5, 1e-9)
+    return (counts / counts.sum()).log()
+
+
+def local_covariance(y: Tensor, classes: int) -> Tensor:
+    """Covariance ``(r, r)`` of the differences of rows to their nearest neighbours, of trace 1.
+
+    Neighbours are mostly of one class, whatever g takes them for. They are looked for among evenly spread rows.
+    """
+    y = y[:: -(-len(y) // max(NEIGHBOUR_ROWS, 8 * classes))]
+    squares, scatter = y.square().sum(dim=1), exact(y.new_zeros(y.shape[1], y.shape[1]))
+    for start in range(0, len(y), CHUNK):
+        part = y[start : start + CHUNK]
+        distance = torch.addmm(squares, part, y.T, alpha=-2)
+        distance.diagonal(start).fill_(float("inf"))
+        for column in distance.topk(min(NEIGHBOURS, len(y) - 1), largest=False).indices.T:
+            gap = part - y[column]
+            scatter += gap.T @ gap
+    return scatter / scatter.trace().clamp_min(torch.finfo(scatter.dtype).tiny)
+
+
 @dataclass
 class Gaussians:
     """N(m_c, S) for each class with its log prior, along the axes of all rows.
 
     With the scatter Λ of all rows diagonal, Ŝ = (Λ − Σ_c (n_c + 2κ) m_c m_cᵀ) / n by equation (2), so S = B − EᵀE with
     B diagonal and one row of E for each class, and S⁻¹ = B⁻¹ + FᵀF with F = (I − EB⁻¹Eᵀ)^{-1/2} E B⁻¹ (Woodbury).
-    For more classes than dimensions it is S⁻¹ = FᵀF.
+    For more classes than dimensions, and where the shape of S is given, it is S⁻¹ = FᵀF.
 
     Attributes:
         totals: ``(c,)`` n_c + κ.
         prior_images: ``()`` κ.
         means: ``(c, r)`` class means m_c.
         diagonal: ``(r,)`` B⁻¹, or zeros.
-        factor: ``(min(c, r), r)`` F.
+        factor: ``(min(c, r), r)`` F, or ``(r, r)``.
         log_prior: ``(c,)`` γ log π_c.
+        trust: ``()`` β.
     """
 
     totals: Tensor
@@ -201,10 +258,22 @@ class Gaussians:
     diagonal: Tensor
     factor: Tensor
     log_prior: Tensor
+    trust: Tensor
 
     @classmethod
-    def fit(cls, axes: Axes, soft: SoftStatistics, shrinkage: float) -> Gaussians:
-        """Estimate (2) from the scatter of all rows and the soft statistics."""
+    def fit(
+        cls,
+        axes: Axes,
+        soft: SoftStatistics,
+        shrinkage: float,
+        log_prior: Tensor,
+        trust: Tensor,
+        shape: Tensor | None = None,
+    ) -> Gaussians:
+        """Estimate (2) from the scatter of all rows and the soft statistics.
+
+        ``shape`` ``(r, r)``, of trace 1, is that of S before shrinkage, where it does not come from the statistics.
+        """
         kappa = prior_images(axes, soft)
         totals = soft.counts + kappa
         means = soft.sums / totals[:, None]
@@ -213,19 +282,21 @@ class Gaussians:
         # identical rows leave no spread within classes: keep a positive one that stays finite when inverted
         floor = torch.maximum(0.01 * spread / axes.n, 1e-9 * (spread / axes.n + axes.centre.square().sum()))
         variance = torch.maximum((spread - removed.square().sum()) / axes.n, floor.clamp_min(1e-30)) / len(axes.centre)
-        diagonal = (axes.scatter * ((1 - shrinkage) / axes.n) + variance * (shrinkage + 1e-6)).reciprocal()
+        diagonal = axes.scatter * ((1 - shrinkage) / axes.n) + variance * (shrinkage + 1e-6)
         # a little less than all of it, so that rounding of float32 rows can't make S indefinite
         e = removed * ((1 - 2e-6) * ((1 - shrinkage) / axes.n) ** 0.5)
-        if len(e) <= len(diagonal):
+        if shape is None and len(e) <= len(diagonal):
+            diagonal = diagonal.reciprocal()
             rest = torch.eye(len(e), dtype=e.dtype, device=e.device) - (e * diagonal) @ e.T
             factor = torch.linalg.solve_triangular(torch.linalg.cholesky(rest), e * diagonal, upper=False)
-        else:  # more classes than dimensions: S itself is the smaller matrix, and S⁻¹ = FᵀF
-            root = torch.linalg.cholesky(diagonal.reciprocal().diag() - e.T @ e)
+        else:  # S itself, and S⁻¹ = FᵀF
+            s = diagonal.diag() - e.T @ e
+            if shape is not None:
+                s = shape * ((1 - shrinkage) * variance * len(axes.centre))
+                s.diagonal().add_(variance * (shrinkage + 1e-6))
             diagonal = torch.zeros_like(diagonal)
-            factor = torch.linalg.solve_triangular(root, torch.eye(len(root)).to(root), upper=False)
-        prior = (soft.support + 1) / (soft.support.sum() + len(totals))
-        strength = 2 + prior.square().sum().log() / math.log(len(totals))
-        return cls(totals, kappa, means, diagonal, factor, strength * prior.log())
+            factor = torch.linalg.solve_triangular(torch.linalg.cholesky(s), torch.eye(len(s)).to(s), upper=False)
+        return cls(totals, kappa, means, diagonal, factor, log_prior, trust)
 
     @cached_property
     def towards(self) -> Tensor:
@@ -237,7 +308,7 @@ class Gaussians:
         return self.diagonal[:, None] * y.T + self.factor.T @ (self.factor @ y.T)
 
     def leave_one_out(self, y: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
-        """log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
+        """β log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
         products = y @ torch.cat([self.factor.T, self.towards], dim=1).to(
             y.dtype
         )  # the expensive ones: in the rows' dtype
@@ -245,10 +316,10 @@ class Gaussians:
         lengths = exact(y.square() @ self.diagonal.to(y.dtype) + along.square().sum(dim=1))
         score = exact(across).mul(-2).add_(lengths[:, None]).add_((self.means.T * self.towards).sum(dim=0))
         score /= (posterior / self.totals).neg_().add_(1).square_()  # in place: each is as large as all rows × classes
-        return score.mul_(-0.5).add_(self.log_prior), lengths
+        return score.mul_(-0.5 * self.trust).add_(self.log_prior), lengths
 
     def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Final means ``(c, r)``, weight ``(r, c)`` and bias ``(c,)`` of log N(y; m_c, S) + γ log π_c.
+        """Final means ``(c, r)``, weight ``(r, c)`` and bias ``(c,)`` of β log N(y; m_c, S) + γ log π_c.
 
         ``length`` is the mean of the lengths of :meth:`leave_one_out`: about ``length``/n_c of the squared length of an
         estimated mean is noise.
@@ -257,7 +328,60 @@ class Gaussians:
         means = soft.sums / totals[:, None]
         weight = self.precise(means)
         square = (means.T * weight).sum(dim=0) - length * soft.counts / totals.square()
-        return means, weight, self.log_prior - 0.5 * square
+        return means, self.trust * weight, self.log_prior - 0.5 * self.trust * square
+
+
+@dataclass
+class Assignment:
+    """All rows with what g says of them, ready for rounds of equations (1) and (2).
+
+    Attributes:
+        axes: Their principal axes.
+        y: ``(n, r)`` rows along them.
+        log_g: ``(n, c)`` log p⁰.
+        anchor: λ.
+        shrinkage: a.
+        local: ``(r, r)`` shape of the first S.
+    """
+
+    axes: Axes
+    y: Tensor
+    log_g: Tensor
+    anchor: float
+    shrinkage: float
+    local: Tensor
+
+    @classmethod
+    def of(
+        cls, z: Tensor, log_g: Tensor, anchor: float, shrinkage: float, moments: Moments | None = None
+    ) -> Assignment:
+        """Of the rows of ``z`` ``(n, d)`` and their log-probabilities ``log_g`` ``(n, c)``."""
+        axes, y = Axes.of(z, moments)
+        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, local_covariance(y, log_g.shape[1]))
+
+    def run(self, rounds: int, prior: Prior, ramp: Tensor) -> tuple[Gaussians, SoftStatistics, Tensor]:
+        """Assign and estimate ``rounds`` times from q = p⁰; β grows to its full weight over the first ``ramp`` of them.
+
+        Returns the last Gaussians, the soft statistics of the last assignment, and the mean length of
+        :meth:`Gaussians.leave_one_out`.
+        """
+        n, c = self.log_g.shape
+        posterior = exact(self.log_g).exp()
+        parts = list(zip(self.y.split(CHUNK), self.log_g.split(CHUNK), posterior.split(CHUNK), strict=True))
+        soft = SoftStatistics.empty(self.axes, c)
+        for y, _, q in parts:
+            soft.add(y, q, q)
+        for step in range(rounds):
+            trust = ((step + 1) / ramp).clamp_max(1.0) * min(1.0, n / (8 * c))
+            shape = self.local if step == 0 else None
+            fitted = Gaussians.fit(self.axes, soft, self.shrinkage, prior(soft.support), trust, shape)
+            soft, length = SoftStatistics.empty(self.axes, c), torch.zeros_like(self.axes.scatter[0])
+            for y, log_p, q in parts:  # q is overwritten in place
+                likelihood, lengths = fitted.leave_one_out(y, q)
+                q.copy_(likelihood.add_(log_p, alpha=self.anchor).softmax(dim=1))
+                soft.add(y, q, log_p.exp())
+                length += lengths.sum() / n
+        return fitted, soft, length
 
 
 def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:

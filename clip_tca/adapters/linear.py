@@ -2,13 +2,13 @@
 
 From unlabeled test embeddings the most certain ones, the pseudo-source, are selected, and all embeddings are mapped so
 that their mean and covariance match it: z′ = (z − μ_t)W + μ̂_s with WᵀΣ_tW = Σ̂_s. The class below reads in that order:
-observe, select, solve, apply. Certainty and class balance are in :mod:`clip_tca.adapters.pseudo_source`, the solvers
-of W in :mod:`clip_tca.adapters.solvers`.
+observe, select, weigh, solve, apply. Certainty is in :mod:`clip_tca.adapters.pseudo_source`, class shares are in
+:mod:`clip_tca.adapters.shares`, the solvers of W in :mod:`clip_tca.adapters.solvers`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
@@ -18,17 +18,9 @@ from clip_tca.adapters import diagnosis
 from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.base import Adapter, Learned, log
 from clip_tca.adapters.diagnosis_record import Diagnosis
-from clip_tca.adapters.gaussians import fit_gaussians
-from clip_tca.adapters.pseudo_source import (
-    BALANCES,
-    UNCERTAINTIES,
-    Balance,
-    PseudoSourceBank,
-    Uncertainty,
-    class_quota,
-    select,
-)
+from clip_tca.adapters.pseudo_source import SHARES, UNCERTAINTIES, PseudoSourceBank, Uncertainty, select
 from clip_tca.adapters.reservoir import Reservoir
+from clip_tca.adapters.shares import Shares, check_shares, estimate_shares, plain, row_weights, share_vector
 from clip_tca.adapters.solvers import EXACT, SOLVERS, Solver, gradient
 from clip_tca.adapters.state import SavedState
 from clip_tca.adapters.statistics import Moments, StreamMoments, ledoit_wolf_shrinkage, shrink
@@ -52,10 +44,12 @@ class LinearTCA(Adapter):
 
     Attributes:
         classifier: g, a zero-shot classifier or any linear one.
-        k: Size of the pseudo-source: overall for ``global``, for each class for ``uniform``, of the largest class for
-            ``estimated`` and ``predicted``, of class 0 for ``oracle``. ``"auto"`` is a fifth of the largest predicted
-            class, but 10 to 20.
-        balance: How classes share the pseudo-source (see :mod:`clip_tca.adapters.pseudo_source`).
+        k: Size of the pseudo-source: of each predicted class; overall for ``global``, of class 0 for ``oracle``.
+            ``"auto"`` is a fifth of the largest predicted class, but 10 to 20.
+        shares: How frequent the classes are, which decides what is gained: a number for each class or
+            ``{class name: number}`` where it is known; else ``"estimated"``, ``"uniform"``, ``"predicted"`` (as g
+            predicts), ``"global"`` or ``"oracle"`` (see :mod:`clip_tca.adapters.pseudo_source`).
+        balance: The name of ``shares`` in version 0.1.
         uncertainty: ``"distance"`` (the paper's) or ``"entropy"`` (its code's).
         solver: ``"monge"``, ``"coral"``, ``"gradient"`` or ``"mean"`` (shift only).
         shrinkage: Of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit–Wolf) or a number.
@@ -65,18 +59,21 @@ class LinearTCA(Adapter):
         refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
 
     Learned state: ``W_`` (d, d), ``mean_`` (d,), ``pseudo_source_mean_`` (d,), ``covariance_`` and
-    ``pseudo_source_covariance_`` (d, d), ``pseudo_source_counts_`` (c,), ``n_seen_``.
+    ``pseudo_source_covariance_`` (d, d), ``pseudo_source_counts_`` (c,), ``shares_`` (c,), ``n_seen_``.
     """
 
     k: Literal["auto"] | int = "auto"
-    balance: Balance = "estimated"
+    shares: Shares = "estimated"
     uncertainty: Uncertainty = "distance"
     solver: Solver = "monge"
     shrinkage: Shrinkage = "auto"
     steps: int = 20
     lr: float = 1e-3
+    balance: InitVar[Shares | None] = None
 
     linear: ClassVar[bool] = True
+
+    shares_ = Learned("shares", "``(c,)`` class shares of the pseudo-source.")
 
     W_ = Learned("W", "``(d, d)`` linear map W.")
     mean_ = Learned("mean", "``(d,)`` mean μ_t of the test embeddings.")
@@ -85,13 +82,17 @@ class LinearTCA(Adapter):
     pseudo_source_covariance_ = Learned("pseudo_source_covariance", "``(d, d)`` Σ̂_s, shrunk as W takes it.")
     pseudo_source_counts_ = Learned("pseudo_source_counts", "``(c,)`` chosen embeddings by predicted class.")
 
+    def __post_init__(self, balance: Shares | None) -> None:
+        """Take the name of before, and shares in any form."""
+        self.shares = plain(self.shares if balance is None else balance)
+
     @classmethod
     def paper(cls: type[L], classifier: LinearClassifier, k: int = 20, **options: Any) -> L:
         """As printed: the k most certain **overall** by ‖onehot − p‖², W by 20 gradient steps.
 
         The paper tunes k between 5 and 300. With few, a single class can fill the pseudo-source.
         """
-        return cls._preset(classifier, {"k": k, "balance": "global", "solver": "gradient"}, options)
+        return cls._preset(classifier, {"k": k, "shares": "global", "solver": "gradient"}, options)
 
     @classmethod
     def reference(cls: type[L], classifier: LinearClassifier, k: int = 20, **options: Any) -> L:
@@ -99,7 +100,7 @@ class LinearTCA(Adapter):
 
         Embeddings are scaled to unit length as CLIP's are; that code has raw features (``normalize=False``).
         """
-        preset = {"k": k, "balance": "oracle", "uncertainty": "entropy", "solver": "gradient"}
+        preset = {"k": k, "shares": "oracle", "uncertainty": "entropy", "solver": "gradient"}
         return cls._preset(classifier, preset, options)
 
     @classmethod
@@ -108,14 +109,14 @@ class LinearTCA(Adapter):
 
     @property
     def uses_labels(self) -> bool:
-        """Whether ``balance`` is ``"oracle"``: the true labels of the test set are counted."""
-        return self.balance == "oracle"
+        """Whether ``shares`` is ``"oracle"``: the true labels of the test set are counted."""
+        return self.shares == "oracle"
 
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""
         super().check_options()
         check_whole("k", self.k, also="auto")
-        one_of("balance", self.balance, BALANCES)
+        check_shares(self.shares, self.classifier, SHARES)
         one_of("uncertainty", self.uncertainty, UNCERTAINTIES)
         one_of("solver", self.solver, SOLVERS)
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
@@ -127,9 +128,9 @@ class LinearTCA(Adapter):
     def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
         g = self.classifier
         self._moments = StreamMoments(g.dim, device)
-        self._bank = PseudoSourceBank(g, self.k, self.balance, self.uncertainty, device, dtype)
+        self._bank = PseudoSourceBank(g, self.k, self.shares, self.uncertainty, device, dtype)
         declared: dict[str, Accumulator] = {"moments": self._moments, "bank": self._bank}
-        if self.balance == "estimated":
+        if self.shares == "estimated":
             self._sample = Reservoir(max(ESTIMATE_ROWS, 8 * g.n_classes), g.dim, device, dtype, first)
             declared["sample"] = self._sample
         return declared
@@ -137,33 +138,37 @@ class LinearTCA(Adapter):
     def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         self._moments.update(z)
         self._bank.update(z, labels, logits)
-        if self.balance == "estimated":
+        if self.shares == "estimated":
             self._sample.update(z)
 
-    # -- select --------------------------------------------------------------------------------------------------------
+    # -- select, weigh -------------------------------------------------------------------------------------------------
 
     @property
     def pseudo_source_(self) -> Tensor:
         """``(m, d)`` embeddings of the pseudo-source, in order of arrival."""
         self._update()
-        return self._select(self._moments.total())
+        return self._bank.rows[self._select()]
 
-    def _select(self, moments: Moments) -> Tensor:
-        """The pseudo-source: of each predicted class the most certain, as many as its quota."""
+    def _select(self) -> Tensor:
+        """Indices of the pseudo-source in the bank: of each predicted class the most certain."""
         bank = self._bank
-        quota = class_quota(self.balance, self._class_counts(moments), bank.size)
-        return bank.rows[select(bank.score, bank.group, quota)]
+        return select(bank.score, bank.group, bank.quota())
 
-    def _class_counts(self, moments: Moments) -> Tensor:
-        """``(c,)`` counts by which the classes share the pseudo-source."""
-        if self.balance == "oracle":
-            return torch.bincount(self._bank.labels, minlength=self.classifier.n_classes)
-        if self.balance != "estimated":
-            return self._bank.predicted
-        rows = self._sample.rows()
-        fitted = fit_gaussians(rows, self.classifier, rounds=5, moments=moments if moments.n == len(rows) else None)
-        predicted = fitted.classifier.exact_logits(rows).argmax(dim=1)
-        return torch.bincount(predicted, minlength=self.classifier.n_classes)
+    def _weigh(self, rows: Tensor, group: Tensor, target: Moments, sigma: Tensor) -> dict[str, Tensor]:
+        """The class shares by which the pseudo-source is weighed; with ``agreement`` where they were estimated."""
+        c = self.classifier.n_classes
+        if self.shares == "estimated" and len(rows):
+            found = estimate_shares(self._sample.rows(), rows, group, self.classifier, target, sigma)
+            return found._asdict()
+        if not isinstance(self.shares, str):
+            return {"shares": share_vector(self.shares, self.classifier).to(target.mean)}
+        if self.shares in ("estimated", "predicted"):
+            counts = self._bank.predicted
+        elif self.shares == "uniform":
+            counts = torch.ones(c, device=rows.device)
+        else:  # global, oracle: as many as were selected
+            counts = torch.bincount(group, minlength=c)
+        return {"shares": exact(counts) / exact(counts).sum().clamp_min(1.0)}
 
     # -- solve ---------------------------------------------------------------------------------------------------------
 
@@ -175,24 +180,36 @@ class LinearTCA(Adapter):
 
     def _align(self) -> dict[str, Tensor]:
         """W and the offset of z ↦ zW + offset, with the means and covariances of both sides from which W was solved."""
-        target = self._moments.total()
-        rows = self._select(target)
-        source = Moments.of(rows) if len(rows) else target  # nothing selected: nothing changes
-        predicted = self.classifier.predict(rows) if len(rows) else self._bank.group[:0]
-        solution = {"pseudo_source_counts": torch.bincount(predicted, minlength=self.classifier.n_classes)}
-        shrinkage = self.shrinkage if self.solver in EXACT else 0.0
-        for name, moments in {"": target, "pseudo_source_": source}.items():
-            amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
-            solution[f"{name}mean"] = moments.mean.clone()
-            solution[f"{name}covariance"] = shrink(moments.covariance(), amount)
+        target, chosen = self._moments.total(), self._select()
+        rows = self._bank.rows[chosen]
+        group = self._bank.group[chosen] if self.shares != "global" else self.classifier.predict(rows)
+        solution = {
+            "pseudo_source_counts": torch.bincount(group, minlength=self.classifier.n_classes),
+            "mean": target.mean.clone(),
+            "covariance": self._shrunk(target),
+        }
+        weighed = self._weigh(rows, group, target, solution["covariance"])
+        solution |= weighed
+        source = target
+        if len(rows) and self.shares in ("global", "oracle"):
+            source = Moments.of(rows)
+        elif len(rows):
+            source = Moments.weighted(rows, row_weights(weighed["shares"], group))
+        solution |= {"pseudo_source_mean": source.mean.clone(), "pseudo_source_covariance": self._shrunk(source)}
         sigmas = solution["covariance"], solution["pseudo_source_covariance"]
-        if self.solver == "mean" or source.n in (0, 1, target.n):
+        if self.solver == "mean" or len(rows) in (0, 1):
             w = torch.eye(len(sigmas[0]), dtype=sigmas[0].dtype, device=sigmas[0].device)
         elif self.solver == "gradient":
             w = gradient(*sigmas, int(self.steps), float(self.lr))
         else:
             w = EXACT[self.solver](*sigmas)
         return {**solution, "W": w, "offset": solution["pseudo_source_mean"] - solution["mean"] @ w}
+
+    def _shrunk(self, moments: Moments) -> Tensor:
+        """Their covariance as W takes it."""
+        shrinkage = self.shrinkage if self.solver in EXACT else 0.0
+        amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
+        return shrink(moments.covariance(), amount)
 
     # -- apply ---------------------------------------------------------------------------------------------------------
 
@@ -213,11 +230,11 @@ class LinearTCA(Adapter):
         small = int(((predicted > 0) & (predicted < k)).sum())
         if never:
             log.warning("%s: %d of %d classes are never predicted: no pseudo-source", name, never, len(predicted))
-        if small and self.balance != "global":
+        if small and self.shares == "oracle":
             log.warning("%s: %d classes are predicted fewer than k = %d times", name, small, k)
-        if self.balance == "global" and missing:
+        if self.shares == "global" and missing:
             log.warning("%s: the %d most certain leave out %d predicted classes; try a larger k", name, chosen, missing)
-        if chosen in (0, self._seen):
+        if chosen == 0 or (chosen == self._seen and self.shares in ("global", "oracle")):
             log.warning("%s: the pseudo-source is all or nothing of the %d embeddings: no change", name, self._seen)
         if self._seen <= d:
             log.warning("%s: %d embeddings say little about a covariance in %d dimensions", name, self._seen, d)

@@ -1,16 +1,17 @@
 """Certainty and the pseudo-source: the most certain test embeddings stand in for the source data.
 
-The paper's uncertainty is ω = ‖onehot(argmax p) − p‖²; its public code uses the entropy of p. Which embeddings enter
-the pseudo-source also depends on how the classes are balanced, with k as the number for the largest class:
+The paper's uncertainty is ω = ‖onehot(argmax p) − p‖²; its public code uses the entropy of p. Every predicted class
+gives its k most certain embeddings, and a row weighs as much as the share of its class divided by their number:
 
 ============= ================================================================================ ============
-balance       how many embeddings of each predicted class                                      needs labels
+shares        how much each predicted class weighs                                             needs labels
 ============= ================================================================================ ============
-``estimated`` in proportion to class counts estimated by :mod:`clip_tca.adapters.gaussians`    no
+numbers       what the user knows                                                              no
+``estimated`` what brings predictions nearest to ConditionalTCA's                              no
+``uniform``   all the same                                                                     no
+``predicted`` as often as the classifier predicts it                                           no
 ``global``    the k most certain overall, whatever their class (the paper's equation)          no
-``uniform``   k of each                                                                        no
-``predicted`` in proportion to the classifier's predictions                                    no
-``oracle``    ⌊k·nᵢ/n₀⌋ from the **true** labels (the public code: a label leak)               yes
+``oracle``    ⌊k·nᵢ/n₀⌋ rows from the **true** labels (the public code: a label leak)          yes
 ============= ================================================================================ ============
 """
 
@@ -25,9 +26,8 @@ from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import exact
 
-Balance = Literal["estimated", "global", "uniform", "predicted", "oracle"]
 Uncertainty = Literal["distance", "entropy"]
-BALANCES: tuple[str, ...] = get_args(Balance)
+SHARES = ("estimated", "uniform", "predicted", "global", "oracle")
 UNCERTAINTIES: tuple[str, ...] = get_args(Uncertainty)
 
 LARGEST = 20
@@ -64,30 +64,11 @@ def select(score: Tensor, group: Tensor, quota: Tensor) -> Tensor:
     return order[rank < quota[group[order]]].sort().values
 
 
-def proportional(counts: Tensor, k: int) -> Tensor:
-    """Quotas in proportion to ``counts`` ``(c,)``: k for the largest class, the others rounded up.
-
-    No quota ever exceeds k, which is why a bank of k embeddings a class is enough for every stream.
-    """
-    largest = counts.max().clamp_min(1)
-    return (k * counts + largest - 1) // largest
-
-
 def reference_quota(counts: Tensor, k: int) -> Tensor:
     """The public code's quotas: ⌊k·nᵢ/n₀⌋ with the counts nᵢ ``(c,)`` of the true labels."""
     if int(counts[0]) == 0:
         raise ValueError("labels: none is 0, and the reference counts every class against class 0; reorder the classes")
     return k * counts // counts[0]
-
-
-def class_quota(balance: Balance, counts: Tensor, k: int) -> Tensor:
-    """How many embeddings of each group belong to the pseudo-source, where there are as many.
-
-    ``counts`` ``(c,)`` are the class counts that ``balance`` goes by: estimated, predicted, or of the true labels.
-    """
-    if balance in ("global", "uniform"):
-        return torch.full_like(counts[:1] if balance == "global" else counts, k)
-    return reference_quota(counts, k) if balance == "oracle" else proportional(counts, k)
 
 
 class PseudoSourceBank(Accumulator):
@@ -110,16 +91,16 @@ class PseudoSourceBank(Accumulator):
         self,
         classifier: LinearClassifier,
         k: Literal["auto"] | int,
-        balance: Balance,
+        shares: object,
         kind: Uncertainty,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         """An empty bank; ``kind`` is the uncertainty, rows are kept in ``dtype`` on ``device``."""
         c, d = classifier.n_classes, classifier.dim
-        self.classifier, self.balance, self.kind = classifier, balance, kind
+        self.classifier, self.shares, self.kind = classifier, shares, kind
         self.auto, self.k = k == "auto", LARGEST if k == "auto" else int(k)
-        groups = 1 if balance == "global" else c
+        groups = 1 if shares == "global" else c
         self.predicted = torch.zeros(c, dtype=torch.int64, device=device)
         self.rows = torch.zeros(0, d, device=device, dtype=dtype)
         self.score = exact(torch.zeros(0, device=device))
@@ -132,7 +113,7 @@ class PseudoSourceBank(Accumulator):
         p = self.classifier.log_probabilities(z).exp() if logits is None else exact(logits).softmax(dim=1)
         score, predicted = uncertainty(p, self.kind), p.argmax(dim=1)
         self.predicted += torch.bincount(predicted, minlength=len(self.predicted))
-        group = torch.zeros_like(predicted) if self.balance == "global" else predicted
+        group = torch.zeros_like(predicted) if self.shares == "global" else predicted
         if labels is not None:
             self.labels = torch.cat([self.labels, labels])
         better = (score < self.worst[group]).nonzero()[:, 0]
@@ -155,8 +136,14 @@ class PseudoSourceBank(Accumulator):
         """k: as given, or by the size of the largest predicted class."""
         return min(self.k, max(10, int(self.predicted.max()) // 5)) if self.auto else self.k
 
+    def quota(self) -> Tensor:
+        """How many embeddings of each group belong to the pseudo-source, where there are as many."""
+        if self.shares == "oracle":
+            return reference_quota(torch.bincount(self.labels, minlength=len(self.predicted)), self.size)
+        return torch.full_like(self.worst, self.size, dtype=torch.int64)
+
     def _keep(self, rows: Tensor, score: Tensor, group: Tensor) -> None:
-        if self.balance != "oracle":
+        if self.shares != "oracle":
             quota = torch.full_like(self.worst, self.k, dtype=torch.int64)
             best = select(score, group, quota)
             rows, score, group = rows[best], score[best], group[best]

@@ -72,7 +72,7 @@ ADAPTERS = {
     ),
 }
 
-DEFAULT = "linear-tca"
+DEFAULT = "conditional-tca"
 """The default of ``clip-tca adapt``."""
 
 ON_TOP = "linear-tca"

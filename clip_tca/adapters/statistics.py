@@ -25,14 +25,14 @@ class Moments:
     """Count, mean and centred sums of the rows seen so far.
 
     Attributes:
-        n: Number of rows.
+        n: Number of rows; of weighted ones, how many equal ones they are worth.
         mean: ``(d,)`` mean μ.
         scatter: ``(d, d)`` Σᵢ (xᵢ−μ)(xᵢ−μ)ᵀ.
         cubes: ``(d,)`` Σᵢ ‖xᵢ−μ‖² (xᵢ−μ).
         quartics: ``()`` Σᵢ ‖xᵢ−μ‖⁴.
     """
 
-    n: int
+    n: float
     mean: Tensor
     scatter: Tensor
     cubes: Tensor
@@ -51,6 +51,18 @@ class Moments:
         moments = cls.empty(z.shape[1], z.device)
         moments.update(z)
         return moments
+
+    @classmethod
+    def weighted(cls, z: Tensor, weights: Tensor) -> Moments:
+        """Moments of the rows of ``z`` ``(n, d)`` with ``weights`` ``(n,)`` that add up to one.
+
+        They are worth 1 / Σw² equal ones, which makes covariance and shrinkage mean what they do for those.
+        """
+        z, effective = exact(z), 1 / float(weights.square().sum())
+        mean = weights @ z
+        x = z - mean
+        squares, scaled = x.square().sum(dim=1), (weights * effective)[:, None] * x
+        return cls(effective, mean, x.T @ scaled, squares @ scaled, (squares.square() * weights).sum() * effective)
 
     def update(self, z: Tensor) -> None:
         """Add the rows of ``z`` ``(n, d)``, any number of them."""
@@ -73,7 +85,7 @@ class Moments:
         """Unbiased covariance ``(d, d)``; zeros for fewer than two rows."""
         return self.scatter / max(self.n - 1, 1)
 
-    def _add(self, n: int, mean: Tensor, scatter: Tensor | None, cubes: Tensor, quartics: Tensor) -> None:
+    def _add(self, n: float, mean: Tensor, scatter: Tensor | None, cubes: Tensor, quartics: Tensor) -> None:
         """Chan's update: shift both sets of centred sums to the joint mean, then add (``scatter`` None: one row)."""
         total = self.n + n
         gap = mean - self.mean
@@ -139,7 +151,7 @@ class StreamMoments(Accumulator):
         self.current = Moments(int(tensors["n"]), **sums)
 
 
-def _shifted(n: int, scatter: Tensor | None, cubes: Tensor, quartics: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+def _shifted(n: float, scatter: Tensor | None, cubes: Tensor, quartics: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """Third and fourth centred sums about ``μ + shift`` from those about μ (expand ‖u − shift‖² and use Σu = 0)."""
     square = shift @ shift
     moved = torch.zeros_like(shift) if scatter is None else scatter @ shift

@@ -235,7 +235,7 @@ class Job:
         classifier, k = self.adapter.classifier, getattr(self.adapter, "k", "auto")
         needed = classifier.n_classes * classifier.dim * 4 * (40 if k == "auto" else int(k) + 20)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else needed
-        if needed > memory // 2 and getattr(self.adapter, "balance", "") != "global":
+        if needed > memory // 2 and getattr(self.adapter, "shares", "") != "global":
             raise ValueError(
                 f"text: {classifier.n_classes} classes need about {needed / 1e9:.0f} of the {memory / 1e9:.0f} GB of "
                 "memory; name fewer classes, or use a smaller --k"

@@ -226,7 +226,7 @@ def adapter(options: argparse.Namespace, texts: ClassTexts, device: torch.device
     else:
         chosen = method_specs([options.method or DEFAULT], given)[0].adapter(texts.classifier)
     if chosen is None or chosen.uses_labels:
-        raise ValueError("balance: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
+        raise ValueError("shares: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
     return chosen
 
 

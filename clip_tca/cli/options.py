@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -81,7 +83,13 @@ def add_prompts(command: argparse.ArgumentParser) -> None:
 def add_method(group: argparse._ArgumentGroup) -> None:
     """Options of the adapters."""
     group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source; adanpc: neighbours; clipartt: classes")
-    group.add_argument("--balance", help="estimated, uniform, predicted, global or oracle (uses true labels)")
+    group.add_argument(
+        "--shares",
+        metavar="FILE|NAME",
+        help="how frequent the classes are: a file with a number for each (lines, NAME,NUMBER lines or JSON), which "
+        "gains most; estimated (default), uniform, predicted, global or oracle (uses true labels)",
+    )
+    group.add_argument("--balance", dest="shares", help=argparse.SUPPRESS)
     group.add_argument("--solver", help="monge, coral, gradient or mean")
     group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
 
@@ -107,9 +115,31 @@ def parse_value(text: str) -> Any:
 
 def method_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of methods that were given, as values."""
-    names = [name for name in ("k", "balance", "solver", "micro_batch") if hasattr(options, name)]
+    names = [name for name in ("k", "shares", "solver", "micro_batch") if hasattr(options, name)]
     values = given(options, *names) | dict(options.set or [])
-    return {name: parse_value(str(value)) for name, value in values.items()}
+    parsed = {name: parse_value(str(value)) for name, value in values.items()}
+    if isinstance(parsed.get("shares"), str) and Path(parsed["shares"]).suffix:
+        parsed["shares"] = read_shares(Path(parsed["shares"]))
+    return parsed
+
+
+def read_shares(path: Path) -> list[float] | dict[str, float]:
+    """Class shares from a file: JSON, or a line for each class with a number, or with its name and a number."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".json":
+            found: list[float] | dict[str, float] = json.loads(text)
+            return found
+        lines = [re.split(r"[,;\t]", line) for line in text.splitlines() if line.strip()]
+        if all(len(line) == 1 for line in lines):
+            return [float(number) for (number,) in lines]
+        return {name.strip(): float(number) for name, number in lines}
+    except FileNotFoundError:
+        raise ValueError(f"shares: {path}: no such file; give one, or estimated, uniform or predicted") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"shares: {path} can't be read ({error}); write a number for each class on its own line, or NAME,NUMBER"
+        ) from None
 
 
 def add_output(command: argparse.ArgumentParser) -> None:

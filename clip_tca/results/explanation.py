@@ -69,7 +69,7 @@ def _judged_result(result: MethodResult, names: list[str]) -> dict[str, Any]:
 def explain_state(options: dict[str, Any], diagnosis: Diagnosis, names: list[str]) -> list[str]:
     """Lines about a saved adapter with these options, figures and names of classes."""
     listed = reliability.indicators(diagnosis, names)
-    oracle = options.get("balance") == "oracle"
+    oracle = "oracle" in (options.get("shares"), options.get("balance"))
     lines = [
         f"{diagnosis['kind']}: {diagnosis['embeddings']} embeddings of {diagnosis['dim']} dimensions, "
         f"{diagnosis['classes']} classes.",
@@ -127,15 +127,19 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     n, used = diagnosis["embeddings"], diagnosis.get("chosen") or [round(count) for count in diagnosis["counts"]]
     if "chosen" in diagnosis:
         column, total = "chosen", sum(used)
-        lines = [f"  To the {total} most certain of {n} ({total / n:.1%})."]
+        lines = [f"  To the {total} most certain of {n} ({total / n:.1%}).", *_wrapped(_why_shares(diagnosis), "  ")]
     else:
         column = "weight in images"
         temperature = diagnosis["temperature"]
         lines = [f"  To the mean of each class. Scores are {temperature:.1f} times overconfident, and scaled down."]
     predicted = diagnosis["predicted"]
     if len(names) <= MOST_CLASSES:
-        head = ["  class", *(["predicted"] if predicted else []), column, ""]
-        rows = [[f"  {n}", *([str(predicted[i])] if predicted else []), str(used[i]), ""] for i, n in enumerate(names)]
+        shares = diagnosis.get("shares")
+        head = ["  class", *(["predicted"] if predicted else []), column, *(["share"] if shares else []), ""]
+        rows = []
+        for i, name in enumerate(names):
+            before, after = [str(predicted[i])] if predicted else [], [f"{shares[i]:.1%}"] if shares else []
+            rows.append([f"  {name}", *before, str(used[i]), *after, ""])
         lines += as_text(printable(Table([], head, [("", rows)]))).splitlines()[1:]
     else:
         order = sorted(range(len(used)), key=lambda c: used[c])
@@ -146,6 +150,20 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     if never or unused:
         lines.append(f"  Missed: {reliability.class_list(never + unused, names, MOST_CLASSES)}.")
     return lines
+
+
+def _why_shares(diagnosis: Diagnosis) -> list[str]:
+    """Which class shares were taken, where they were estimated."""
+    if not (agreement := diagnosis.get("agreement")):
+        return []
+    best = max((name for name in agreement if name != "zero-shot"), key=lambda name: agreement[name])
+    taken = {
+        "uniform": "Equal class shares are",
+        "estimated": "The class shares that ConditionalTCA counts are",
+        "met": "The class shares with which each class is predicted as often as by ConditionalTCA are",
+    }[best]
+    others = ", ".join(f"{name} {value:.0%}" for name, value in agreement.items() if name != best)
+    return [f"  {taken} taken: {agreement[best]:.0%} of the predictions agree with ConditionalTCA's ({others})."]
 
 
 def _movement(diagnosis: Diagnosis) -> list[str]:

@@ -18,13 +18,14 @@ MISSED = 0.5
 """Share of the classes that may be missed; above it nothing is left to align to."""
 
 SKEWED = (0.1, 0.2)
-"""How far class shares among the chosen may differ from those of all predictions: above the first with care, above the
-second not at all, because aligning to the chosen aligns class proportions too."""
+"""How far class shares among the chosen may differ from those of all predictions, where nothing else has given them:
+above the first with care, above the second not at all, because aligning to the chosen aligns class shares too."""
 
 MOVED = (0.8, 1.0)
-"""Movement, in spreads: above the first with care; above the second the move is larger than what it moves."""
+"""Movement, in spreads: above the first with care; above the second the move is larger than what it moves, which only
+an alignment class by class may be."""
 
-CHANGED = 0.25
+CHANGED = 0.35
 """Share of changed predictions above which more is changed than zero-shot's uncertainty can explain."""
 
 LITTLE = 0.02
@@ -109,7 +110,7 @@ def _coverage(diagnosis: Diagnosis, names: list[str]) -> Indicator:
     sentence = f"{count} of {c} classes are missed: {', '.join(parts)}."
     if never:
         sentence += " A class that is never predicted is either absent, or the model does not recognise it."
-    return Indicator(2 if count / c > MISSED else 1, sentence)
+    return Indicator(2 if count / c > MISSED and "chosen" in diagnosis else 1, sentence)
 
 
 def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
@@ -120,10 +121,15 @@ def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
         amount = "all" if total else "none"
         return [Indicator(1, f"The pseudo-source is {amount} of the {n} embeddings: there is nothing to align to.")]
     results = []
-    share, largest = max(chosen) / total, chosen.index(max(chosen))
+    weights = diagnosis.get("shares") or [count / total for count in chosen]
+    share, largest = max(weights), weights.index(max(weights))
     if share > DOMINANT and diagnosis["classes"] > 2:
         results.append(Indicator(1, f"{share:.0%} of the chosen are {names[largest]}: the target is nearly one class."))
-    if diagnosis["predicted"] is not None:
+    if agreement := diagnosis.get("agreement"):
+        before, after = agreement["zero-shot"], max(value for name, value in agreement.items() if name != "zero-shot")
+        nearer = f"{after:.0%} of its predictions agree with ConditionalTCA's, {before:.0%} of zero-shot's"
+        results.append(Indicator(int(after < before), f"{nearer}: {'further away' if after < before else 'nearer'}."))
+    elif diagnosis["predicted"] is not None and "shares" not in diagnosis:
         distance = skew(chosen, diagnosis["predicted"])
         level = sum(distance > limit for limit in SKEWED)
         off, same = f"{distance:.0%} off those of all predictions", f"those of all predictions but for {distance:.0%}"
@@ -138,7 +144,7 @@ def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
 
 def _effect(diagnosis: Diagnosis) -> list[Indicator]:
     movement, changed = diagnosis["movement"] or 0.0, diagnosis["changed"]
-    level = sum(movement > limit for limit in MOVED)
+    level = sum(movement > limit for limit in (MOVED if "chosen" in diagnosis else MOVED[:1]))
     distance = ("less than", "nearly as far as", "further than")[level]
     moved = f"Embeddings move by {movement:.2f} of their spread: {distance} they lie apart."
     results = [Indicator(level, "No embedding moves." if stands_still(diagnosis) else moved)]

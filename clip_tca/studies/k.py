@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from clip_tca.adapters.linear import LinearTCA
-from clip_tca.adapters.pseudo_source import BALANCES, Balance
+from clip_tca.adapters.pseudo_source import SHARES
 from clip_tca.core.checks import one_of, whole_numbers
 from clip_tca.studies.base import Figure, Study, Subject
 from clip_tca.studies.figure_style import COLOURS, at_least, domain_panels, legend_below, level, series, sizes_axis
@@ -20,7 +20,7 @@ PAPER = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 100, 200, 300)
 class K(Study):
     """Accuracy of LinearTCA for each k of ``values``, and with ``k="auto"``.
 
-    ``balance`` is that of the classes (see :mod:`clip_tca.adapters.pseudo_source`).
+    ``shares`` are those of the classes (see :mod:`clip_tca.adapters.pseudo_source`).
     """
 
     name = "k"
@@ -28,11 +28,11 @@ class K(Study):
     paper = "Ablation study, figure 4c"
 
     values: list[int] | tuple[int, ...] = PAPER
-    balance: Balance = "estimated"
+    shares: Literal["estimated", "uniform", "predicted", "global"] = "estimated"
 
     def __post_init__(self) -> None:
         self.values = whole_numbers("values", self.values)
-        one_of("balance", self.balance, tuple(name for name in BALANCES if name != "oracle"))
+        one_of("shares", self.shares, tuple(name for name in SHARES if name != "oracle"))
 
     def measure(self, subject: Subject) -> dict[str, Any]:
         """Accuracy and size of the pseudo-source for each k."""
@@ -41,12 +41,12 @@ class K(Study):
             rows = []
             k: Any
             for k in ("auto", *self.values):
-                tca = LinearTCA(subject.classifier, k=k, balance=self.balance).fit(z)
+                tca = LinearTCA(subject.classifier, k=k, shares=self.shares).fit(z)
                 size = int(tca.pseudo_source_counts_.sum())
                 rows.append({"k": k, "pseudo_source": size, "accuracy": accuracy(tca.predict(z), y)})
             zero_shot = accuracy(subject.classifier.predict(z), y)
             domains[name] = {"images": len(z), "zero_shot": zero_shot, "auto": rows[0], "values": rows[1:]}
-        return {"method": "linear-tca", "balance": self.balance, "domains": domains}
+        return {"method": "linear-tca", "shares": self.shares, "domains": domains}
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain."""

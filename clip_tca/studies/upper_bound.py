@@ -74,7 +74,7 @@ class UpperBound(Study):
                 "linear-tca": LinearTCA(g).fit(z).predict(z),
                 "oracle: true proportions": None
                 if int(counts[0]) == 0  # the oracle counts every class relative to class 0
-                else LinearTCA(g, balance="oracle").fit(z, labels=y).predict(z),
+                else LinearTCA(g, shares="oracle").fit(z, labels=y).predict(z),
                 "oracle: source statistics": predict_aligned(g, z, source),
                 "oracle: source statistics, true proportions": predict_aligned(g, z, chosen)
                 if len(chosen) > 1

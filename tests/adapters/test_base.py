@@ -24,8 +24,8 @@ ADAPTERS = {
     "coral": lambda g: LinearTCA(g, solver="coral"),
     "monge": lambda g: LinearTCA(g),
     "mean": lambda g: LinearTCA(g, solver="mean"),
-    "uniform": lambda g: LinearTCA(g, balance="uniform", k=6),
-    "predicted": lambda g: LinearTCA(g, balance="predicted", k=6),
+    "uniform": lambda g: LinearTCA(g, shares="uniform", k=6),
+    "predicted": lambda g: LinearTCA(g, shares="predicted", k=6),
     "paper": lambda g: LinearTCA.paper(g, k=30),
     "mlp2": lambda g: MLPTCA(g, layers=2, steps=5),
     "mlp3": lambda g: MLPTCA(g, layers=3, steps=5, hidden=8),
@@ -237,7 +237,12 @@ def test_using_before_fitting_says_what_to_do(make, shifted):
     [
         (LinearTCA, {"k": 0}, "k: 0; allowed are 'auto' or whole numbers of at least 1"),
         (LinearTCA, {"k": 2.5}, "k: 2.5"),
-        (LinearTCA, {"balance": "fair"}, "'fair'; allowed are estimated, global, uniform, predicted, oracle"),
+        (LinearTCA, {"balance": "fair"}, "shares: 'fair'; allowed are estimated, uniform, predicted, global, oracle"),
+        (LinearTCA, {"shares": [0.5, 0.5]}, "shares: 2 numbers for 4 classes"),
+        (LinearTCA, {"shares": [1, -1, 0, 0]}, "shares: -1; a number ≥ 0"),
+        (LinearTCA, {"shares": [0, 0, 0, 0.0]}, "shares: all are 0"),
+        (LinearTCA, {"shares": {"dog": 1}}, "the classifier has none; give classes="),
+        (ConditionalTCA, {"shares": "global"}, "shares: 'global'; allowed are estimated, uniform, predicted, a number"),
         (LinearTCA, {"uncertainty": "margin"}, "allowed are distance, entropy"),
         (LinearTCA, {"solver": "svd"}, "'svd'; allowed are gradient, coral, monge, mean"),
         (LinearTCA, {"shrinkage": 1.5}, "shrinkage: 1.5; allowed are 'auto' or numbers from 0 to 1"),
@@ -351,17 +356,17 @@ def test_a_pseudo_source_without_some_classes_is_logged(shifted, caplog):
 
 def test_what_the_user_should_know_is_logged(shifted, caplog):
     with caplog.at_level(logging.WARNING, "clip_tca"):
-        LinearTCA(shifted.g, k=20).fit(shifted.z[shifted.g.predict(shifted.z) == 0][:10])
-        ConditionalTCA(shifted.g).fit(shifted.z[:10])
+        few = shifted.z[shifted.g.predict(shifted.z) == 0][:10]
+        LinearTCA(shifted.g, k=20, shares="global").fit(few)
+        ConditionalTCA(shifted.g).fit(shifted.z[:7])
     assert "3 of 4 classes are never predicted" in caplog.text
-    assert "1 classes are predicted fewer than k = 20 times" in caplog.text
     assert "all or nothing of the 10 embeddings: no change" in caplog.text
     assert "10 embeddings say little about a covariance in 24 dimensions" in caplog.text
-    assert "below 32 zero-shot is kept" in caplog.text
+    assert "7 images; below 8 zero-shot is kept" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING, "clip_tca"):
-        ConditionalTCA(shifted.g, memory=20).fit(shifted.z[:1].repeat(200, 1))
-    assert "20 images of 4 classes" in caplog.text
+        ConditionalTCA(shifted.g, memory=4).fit(shifted.z[:1].repeat(200, 1))
+    assert "4 images; below 8" in caplog.text
     assert "all 200 embeddings are identical" in caplog.text
 
 
@@ -421,10 +426,10 @@ def test_certainty_is_judged_by_the_logits_given(shifted):
     """Logits that are certain of class 2 alone make a pseudo-source of class 2 alone."""
     logits = torch.zeros(len(shifted.z), shifted.g.n_classes)
     logits[:, 2] = torch.linspace(1, 5, len(logits))
-    tca = LinearTCA(shifted.g, k=10, balance="uniform").fit(shifted.z, logits=logits)
+    tca = LinearTCA(shifted.g, k=10, shares="uniform").fit(shifted.z, logits=logits)
     best = torch.nn.functional.normalize(shifted.z[-10:], dim=1).double().mean(0)
     torch.testing.assert_close(tca.pseudo_source_mean_, best, rtol=1e-5, atol=1e-6)
-    stream = LinearTCA(shifted.g, k=10, balance="uniform")
+    stream = LinearTCA(shifted.g, k=10, shares="uniform")
     for z, scores in zip(shifted.z.split(17), logits.split(17), strict=True):
         stream.partial_fit(z, logits=scores)
     torch.testing.assert_close(stream.W_, tca.W_)

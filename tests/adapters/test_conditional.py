@@ -5,11 +5,15 @@ import torch
 
 from clip_tca import ConditionalTCA, ZeroShotClassifier
 from clip_tca.adapters.gaussians import (
+    FEWEST_IMAGES,
     Axes,
     Gaussians,
     SoftStatistics,
-    fewest_images,
+    agreed_prior,
     fit_gaussians,
+    imbalance,
+    known_prior,
+    local_covariance,
     matching_temperature,
     prior_images,
 )
@@ -26,6 +30,11 @@ def statistics(z: torch.Tensor, q: torch.Tensor) -> tuple[Axes, torch.Tensor, So
     soft = SoftStatistics.empty(axes, q.shape[1])
     soft.add(y, q, q)
     return axes, y, soft
+
+
+def gaussians(axes: Axes, soft: SoftStatistics, shrinkage: float, shape: torch.Tensor | None = None) -> Gaussians:
+    prior = agreed_prior(soft.support, imbalance(soft.support))
+    return Gaussians.fit(axes, soft, shrinkage, prior, torch.tensor(0.5, dtype=torch.float64), shape)
 
 
 def precision(fitted: Gaussians) -> torch.Tensor:
@@ -47,13 +56,13 @@ def test_leaving_one_out_is_recomputing_the_mean_without_it(generator):
     z = torch.randn(40, 6, generator=generator, dtype=torch.float64)
     q = torch.rand(40, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
     axes, x, soft = statistics(z, q)
-    fitted = Gaussians.fit(axes, soft, 0.3)
+    fitted = gaussians(axes, soft, 0.3)
     scores, _ = fitted.leave_one_out(x, q)
     inverse = precision(fitted)
     for i in (0, 7, 39):
         for c in range(3):
             mean = (soft.sums[c] - q[i, c] * x[i]) / (soft.counts[c] - q[i, c] + fitted.prior_images)
-            expected = fitted.log_prior[c] - 0.5 * (x[i] - mean) @ inverse @ (x[i] - mean)
+            expected = fitted.log_prior[c] - 0.5 * fitted.trust * (x[i] - mean) @ inverse @ (x[i] - mean)
             assert float(scores[i, c]) == pytest.approx(float(expected), rel=1e-9)
 
 
@@ -75,7 +84,7 @@ def test_the_within_class_covariance_is_its_definition(generator, dim, classes):
     z = torch.randn(50, dim, generator=generator, dtype=torch.float64)
     q = torch.randn(50, classes, generator=generator, dtype=torch.float64).softmax(dim=1)
     axes, _, soft = statistics(z, q)
-    fitted = Gaussians.fit(axes, soft, 0.25)
+    fitted = gaussians(axes, soft, 0.25)
     gaps = (z - z.mean(dim=0))[:, None, :] - fitted.means @ axes.directions.T
     within = shrink(torch.einsum("nc,nci,ncj->ij", q, gaps, gaps) / 50, 0.25)
     inverse = torch.linalg.inv(precision(fitted))
@@ -83,13 +92,61 @@ def test_the_within_class_covariance_is_its_definition(generator, dim, classes):
     torch.testing.assert_close(axes.directions @ axes.directions.T @ gaps[0].T, gaps[0].T)
 
 
-def test_probabilities_are_as_sure_on_average_as_zero_shot_was(wide):
+def test_probabilities_are_on_average_a_little_surer_than_those_of_zero_shot(wide):
+    """By 0.3 for each changed prediction."""
     tca = ConditionalTCA(wide.g).fit(wide.z)
     p = tca.probabilities(wide.z)
     torch.testing.assert_close(p.sum(dim=1), torch.ones(len(p)))
     assert float(tca.temperature_) > 1
-    zero_shot = wide.g.probabilities(wide.z).max(dim=1).values.mean()
-    assert float(p.max(dim=1).values.mean()) == pytest.approx(float(zero_shot), abs=0.01)
+    zero_shot = wide.g.probabilities(wide.z).max(dim=1)
+    changed = (p.argmax(dim=1) != zero_shot.indices).float().mean()
+    assert changed > 0.02
+    expected = float(zero_shot.values.mean() + 0.3 * changed)
+    assert float(p.max(dim=1).values.mean()) == pytest.approx(expected, abs=0.01)
+
+
+def test_the_first_covariance_has_the_shape_of_differences_between_neighbours(generator):
+    """Against the definition, row by row; and a given shape replaces that of the statistics."""
+    z = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    expected = torch.zeros(4, 4, dtype=torch.float64)
+    for i in range(30):
+        distance = (z - z[i]).norm(dim=1)
+        distance[i] = float("inf")
+        for j in distance.argsort()[:3]:
+            expected += torch.outer(z[i] - z[j], z[i] - z[j])
+    shape = local_covariance(z, 3)
+    torch.testing.assert_close(shape, expected / expected.trace())
+    q = torch.randn(30, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
+    axes, _, soft = statistics(z, q)
+    usual, shaped = (torch.linalg.inv(precision(gaussians(axes, soft, 0.2, s))) for s in (None, shape))
+    assert float(shaped.trace()) == pytest.approx(float(usual.trace()), rel=1e-4)
+    mixed = shrink(shape * usual.trace(), 0.2)
+    torch.testing.assert_close(shaped, mixed, rtol=1e-4, atol=1e-6)
+
+
+def test_imbalance_and_priors_by_hand():
+    equal, one = torch.full((4,), 50.0, dtype=torch.float64), torch.tensor([1e9, 0, 0, 0], dtype=torch.float64)
+    assert float(imbalance(equal)) == pytest.approx(0.0, abs=0.01)
+    assert float(imbalance(one)) == pytest.approx(1.0, abs=0.01)
+    assert float(imbalance(torch.tensor([3.0, 1.0, 2.0, 2.0], dtype=torch.float64))) == 0.0  # may be chance
+    assert agreed_prior(equal, torch.tensor(1.0)).abs().max() < 0.1  # equal classes: no prior
+    assert agreed_prior(one, torch.tensor(0.0)).abs().max() == 0.0  # nor where the first look saw them equal
+    strong = agreed_prior(one, torch.tensor(1.0, dtype=torch.float64))
+    torch.testing.assert_close(strong, 2 * ((one + 1) / (one.sum() + 4)).log())
+    prior = known_prior(torch.tensor([0.75, 0.25, 0.0], dtype=torch.float64), 100)
+    torch.testing.assert_close(prior.exp() * 101, torch.tensor([75.5, 25.5, 1e-9], dtype=torch.float64))
+
+
+def test_shares_that_are_known_are_the_prior(wide):
+    """Images of two classes of six: who says so gains more, and names serve as well as numbers."""
+    present = wide.y < 2
+    z, y = wide.z[present], wide.y[present]
+    named = ZeroShotClassifier(wide.g.text, wide.g.scale, classes=list("abcdef"))
+    estimated = accuracy(ConditionalTCA(wide.g).fit(z).predict(z), y)
+    known = ConditionalTCA(wide.g, shares=[1, 1, 0, 0, 0, 0]).fit(z)
+    by_name = ConditionalTCA(named, shares={"a": 0.5, "b": 0.5} | dict.fromkeys("cdef", 0)).fit(z)
+    assert accuracy(known.predict(z), y) > estimated + 1
+    torch.testing.assert_close(by_name.weight_, known.weight_)
 
 
 def test_matching_temperature_by_hand():
@@ -144,7 +201,7 @@ def test_few_images_of_65_classes(images, dim):
 
 
 def test_too_few_images_keep_zero_shot(wide):
-    few = wide.z[: fewest_images(6) - 1]
+    few = wide.z[: FEWEST_IMAGES - 1]
     tca = ConditionalTCA(wide.g).fit(few)
     torch.testing.assert_close(tca.transform(few), few, rtol=0, atol=1e-5)
     assert torch.equal(tca.predict(few), wide.g.predict(few))

@@ -40,7 +40,7 @@ def test_movement_is_the_mean_over_the_rows(shifted, name):
 
 
 def test_the_shift_is_that_of_the_two_sides(shifted):
-    adapter = LinearTCA(shifted.g, balance="uniform", k=8, shrinkage=0.0).fit(shifted.z)
+    adapter = LinearTCA(shifted.g, shares="uniform", k=8, shrinkage=0.0).fit(shifted.z)
     p = shifted.g.probabilities(shifted.z.double()).numpy()
     predicted = p.argmax(axis=1)
     omega = ((np.eye(p.shape[1])[predicted] - p) ** 2).sum(axis=1)

@@ -27,7 +27,7 @@ def test_adapted_embeddings_have_the_pseudo_source_s_mean_and_covariance(solver,
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_the_whole_test_set_as_pseudo_source_changes_nothing(solver, shifted):
-    tca = LinearTCA(shifted.g, balance="uniform", k=len(shifted.z), solver=solver).fit(shifted.z)
+    tca = LinearTCA(shifted.g, shares="global", k=len(shifted.z), solver=solver).fit(shifted.z)
     torch.testing.assert_close(tca.W_, torch.eye(24, dtype=torch.float64), rtol=0, atol=1e-6)
     torch.testing.assert_close(tca.transform(shifted.z), shifted.z, rtol=0, atol=1e-6)
 
@@ -53,14 +53,14 @@ def test_raw_embeddings_can_be_left_as_they_are(shifted):
 
 def test_the_published_settings_are_the_published_settings(shifted):
     paper, reference = LinearTCA.paper(shifted.g), LinearTCA.reference(shifted.g, k=20)
-    assert (paper.balance, paper.uncertainty, paper.solver, paper.steps, paper.lr) == (
+    assert (paper.shares, paper.uncertainty, paper.solver, paper.steps, paper.lr) == (
         "global",
         "distance",
         "gradient",
         20,
         1e-3,
     )
-    assert (reference.balance, reference.uncertainty, reference.solver, reference.k) == (
+    assert (reference.shares, reference.uncertainty, reference.solver, reference.k) == (
         "oracle",
         "entropy",
         "gradient",

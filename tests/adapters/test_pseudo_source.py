@@ -9,17 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clip_tca import LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.pseudo_source import (
-    BALANCES,
-    PseudoSourceBank,
-    proportional,
-    reference_quota,
-    select,
-    uncertainty,
-)
+from clip_tca.adapters.pseudo_source import SHARES, PseudoSourceBank, reference_quota, select, uncertainty
 from tests.conftest import Shifted
 
-STREAMABLE = [name for name in BALANCES if name != "oracle"]
+STREAMABLE = [name for name in SHARES if name != "oracle"]
 
 
 def test_distance_and_entropy_by_hand():
@@ -43,10 +36,6 @@ def test_selection_takes_the_smallest_of_each_group_and_ties_by_arrival():
     group = torch.tensor([0, 0, 0, 1, 0, 1])
     assert select(score, group, torch.tensor([2, 1])).tolist() == [1, 2, 5]
     assert select(score, group, torch.tensor([0, 9])).tolist() == [3, 5]
-
-
-def test_proportional_quotas():
-    assert proportional(torch.tensor([100, 50, 1, 0]), 20).tolist() == [20, 10, 1, 0]
 
 
 def test_reference_quotas_round_down_and_count_against_class_0():
@@ -78,7 +67,7 @@ def test_global_is_the_k_most_certain_overall(shifted):
 
 
 def test_uniform_takes_k_of_each_predicted_class(shifted):
-    assert LinearTCA(shifted.g, balance="uniform", k=5).fit(shifted.z).pseudo_source_counts_.tolist() == [5] * 4
+    assert LinearTCA(shifted.g, shares="uniform", k=5).fit(shifted.z).pseudo_source_counts_.tolist() == [5] * 4
 
 
 @settings(deadline=None, max_examples=40)
@@ -86,19 +75,19 @@ def test_uniform_takes_k_of_each_predicted_class(shifted):
     n=st.integers(2, 60),
     cuts=st.lists(st.integers(1, 59), max_size=8),
     k=st.integers(1, 12),
-    balance=st.sampled_from(STREAMABLE),
+    shares=st.sampled_from(STREAMABLE),
     kind=st.sampled_from(["distance", "entropy"]),
     copies=st.booleans(),
     seed=st.integers(0, 5),
 )
-def test_the_bank_of_a_stream_is_the_one_shot_bank(n, cuts, k, balance, kind, copies, seed):
+def test_the_bank_of_a_stream_is_the_one_shot_bank(n, cuts, k, shares, kind, copies, seed):
     generator = torch.Generator().manual_seed(seed)
     g = ZeroShotClassifier(torch.randn(3, 5, generator=generator), scale=20)
     z = torch.nn.functional.normalize(torch.randn(n, 5, generator=generator), dim=1)
     if copies:
         z[n // 2 :] = z[: n - n // 2].clone()  # exact ties
     device, dtype = z.device, z.dtype
-    whole, stream = (PseudoSourceBank(g, k, balance, kind, device, dtype) for _ in range(2))
+    whole, stream = (PseudoSourceBank(g, k, shares, kind, device, dtype) for _ in range(2))
     whole.update(z)
     for a, b in itertools.pairwise(sorted({0, n, *(c for c in cuts if c < n)})):
         stream.update(z[a:b])
@@ -106,13 +95,13 @@ def test_the_bank_of_a_stream_is_the_one_shot_bank(n, cuts, k, balance, kind, co
     assert torch.equal(stream.score, whole.score)
     assert torch.equal(stream.group, whole.group)
     assert torch.equal(stream.predicted, whole.predicted)
-    assert len(stream.rows) <= k * (1 if balance == "global" else 3)
+    assert len(stream.rows) <= k * (1 if shares == "global" else 3)
 
 
 @pytest.mark.parametrize(("images", "k"), [(20, 10), (60, 12), (400, 20)])
 def test_auto_k_is_a_fifth_of_the_largest_class_between_10_and_20(images, k):
     data = Shifted(classes=4, dim=24, images=images, domain="clean")
-    assert int(LinearTCA(data.g, balance="uniform").fit(data.z).pseudo_source_counts_.max()) == k
+    assert int(LinearTCA(data.g, shares="uniform").fit(data.z).pseudo_source_counts_.max()) == k
 
 
 def test_unknown_uncertainty_lists_the_allowed():

@@ -33,9 +33,9 @@ def test_merging_while_images_wait(make, shifted):
 
 def test_logits_of_another_method_come_after_the_images_that_wait(shifted):
     first, last = shifted.z[:-5], shifted.z[-5:]
-    stream = LinearTCA(shifted.g, balance="global", k=8).partial_fit(first)
+    stream = LinearTCA(shifted.g, shares="global", k=8).partial_fit(first)
     stream.predict(first)
     stream.partial_fit(last[:2])
     stream.partial_fit(last[2:], logits=shifted.g.logits(last[2:]))
-    whole = LinearTCA(shifted.g, balance="global", k=8).fit(shifted.z)
+    whole = LinearTCA(shifted.g, shares="global", k=8).fit(shifted.z)
     torch.testing.assert_close(stream.W_, whole.W_, rtol=0, atol=1e-7)

@@ -110,10 +110,10 @@ def test_a_place_that_cannot_be_written_is_noticed_before_the_work(tmp_path, mon
 
 
 def test_options_reach_the_methods_and_the_record(capsys):
-    options = ["--k", "7", "--balance", "uniform", "--solver", "gradient", "--set", "steps=3", "--set", "lr=0.01"]
+    options = ["--k", "7", "--shares", "uniform", "--solver", "gradient", "--set", "steps=3", "--set", "lr=0.01"]
     assert main(["eval", "--dataset", "synthetic", "--method", "linear-tca", "--format", "json", *options]) == 0
     parameters = json.loads(capsys.readouterr().out)["methods"][0]["parameters"]
-    wanted = {"k": 7, "balance": "uniform", "solver": "gradient", "steps": 3, "lr": 0.01}
+    wanted = {"k": 7, "shares": "uniform", "solver": "gradient", "steps": 3, "lr": 0.01}
     assert {name: parameters[name] for name in wanted} == wanted
 
 

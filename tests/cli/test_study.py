@@ -30,7 +30,7 @@ def test_record_and_figures_are_written(capsys, tmp_path):
     assert capsys.readouterr().out.splitlines()[-1] == f"written: {tmp_path / 'k.png'}"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["k.json", "k.png", "k.svg"]
     record = json.loads((tmp_path / "k.json").read_text(encoding="utf-8"))
-    assert record["options"] == {"values": [3, 9], "balance": "estimated"}
+    assert record["options"] == {"values": [3, 9], "shares": "estimated"}
     assert record["reference"] == "clean"
 
 
@@ -56,7 +56,7 @@ def test_what_is_wrong_is_one_line_before_the_work(monkeypatch, capsys, tmp_path
     monkeypatch.setattr("clip_tca.evaluation.inputs.synthetic", lambda *_: pytest.fail("worked first"))
     for more, message in {
         ("--output", str(tmp_path / "none" / "k")): "output: ",
-        ("--set", "size=3"): "option: study k has no 'size'; allowed are values, balance",
+        ("--set", "size=3"): "option: study k has no 'size'; allowed are values, shares",
     }.items():
         assert main([*QUICK, *more]) == 1
         said = capsys.readouterr().err

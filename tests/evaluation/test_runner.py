@@ -201,8 +201,8 @@ def test_only_the_oracle_says_that_it_uses_labels(record):
     assert shown.count("oracle") == 1
 
 
-def test_balance_oracle_is_marked_whatever_the_method_is_called():
-    record = clip_tca.evaluate("synthetic", methods=["linear-tca"], options={"balance": "oracle"})
+def test_shares_oracle_is_marked_whatever_the_method_is_called():
+    record = clip_tca.evaluate("synthetic", methods=["linear-tca"], options={"shares": "oracle"})
     assert all(r["uses_labels"] for r in record["rows"])
     assert "oracle: uses true labels" in render([record], "table")
 
@@ -342,7 +342,7 @@ def test_the_record_says_how_often_an_online_map_was_solved():
 
 
 def test_the_reference_with_another_balance_is_no_oracle():
-    (method,) = method_specs(["linear-tca:reference"], {"balance": "estimated"})
+    (method,) = method_specs(["linear-tca:reference"], {"shares": "estimated"})
     assert not method.uses_labels
     assert method_specs(["linear-tca:reference"], {})[0].uses_labels
 

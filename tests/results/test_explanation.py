@@ -212,7 +212,7 @@ def test_many_classes_and_control_characters_stay_readable():
     lines = explain_state({}, many, [f"c\n{i}" for i in range(40)])
     assert len(lines) <= 30
     assert any("Missed: c\\n39." in line for line in lines)
-    assert explain_state({"balance": "oracle"}, many, NAMES * 10)[1].startswith("ORACLE")
+    assert explain_state({"shares": "oracle"}, many, NAMES * 10)[1].startswith("ORACLE")
 
 
 @pytest.mark.parametrize(

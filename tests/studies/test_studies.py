@@ -141,7 +141,7 @@ def test_the_reference_is_photo_or_must_be_named(tmp_path):
         ("certainty", {"group": 3}, "certainty has no 'group'; allowed are groups"),
         ("certainty", {"groups": 2}, "groups: 2; allowed are whole numbers of at least 3"),
         ("k", {"values": [0, 5]}, "values: 0"),
-        ("k", {"balance": "oracle"}, "balance: 'oracle'; allowed are estimated"),
+        ("k", {"shares": "oracle"}, "shares: 'oracle'; allowed are estimated"),
         ("test-size", {"sizes": 1}, "a fit needs at least 2"),
         ("test-size", {"sizes": []}, "sizes: \\[\\]; at least one value is needed"),
         ("test-size", {"methods": "linear-tca:reference"}, "allowed are linear-tca"),
@@ -297,12 +297,12 @@ def test_the_figure_of_batch_sizes_is_of_the_methods_in_the_record(made):
 def test_the_upper_bound_solves_as_lineartca_does(made, measured):
     g = ZeroShotClassifier(made.text, made.scale)
     z, y = made.domains["shifted"]
+    equal = LinearTCA(g, shares="uniform", k=10).fit(z)  # ten of each: a plain mean and covariance
+    assert torch.equal(predict_aligned(g, unit(z), equal.pseudo_source_), equal.predict(z))
     tca = LinearTCA(g).fit(z)
-    pseudo_source = tca.pseudo_source_
-    assert torch.equal(predict_aligned(g, unit(z), pseudo_source), tca.predict(z))
     found = measured["upper-bound"]["domains"]["shifted"]
     assert found["linear-tca"] == pytest.approx(percent(tca.predict(z), y))
-    oracle = LinearTCA(g, balance="oracle").fit(z, labels=y).predict(z)
+    oracle = LinearTCA(g, shares="oracle").fit(z, labels=y).predict(z)
     assert found["oracle: true proportions"] == pytest.approx(percent(oracle, y))
     uses = measured["upper-bound"]["uses"]
     assert all(bool(used) == row.startswith("oracle: ") for row, used in uses.items())

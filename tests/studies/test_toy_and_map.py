@@ -177,7 +177,7 @@ def subject(classes: int = 5, images: int = 40) -> Subject:
 
 
 def test_the_rows_marked_are_those_that_linear_tca_selected(shifted):
-    fitted = LinearTCA(shifted.g).fit(shifted.z)
+    fitted = LinearTCA(shifted.g, shares="uniform", k=5).fit(shifted.z)
     rows = pseudo_source(unit(shifted.z), fitted)
     assert len(rows) == fitted.pseudo_source_counts_.sum()
     assert torch.allclose(unit(shifted.z)[rows].double().mean(dim=0), fitted.pseudo_source_mean_, atol=1e-7)
@@ -361,4 +361,4 @@ def test_map_on_real_embeddings(pacs):
     found = results["domains"]["cartoon"]
     assert results["classes"]["1"] == "elephant"
     assert found["accuracy"]["before"] == pytest.approx(77.0, abs=0.2)
-    assert found["accuracy"]["after"] == pytest.approx(80.3, abs=0.2)
+    assert found["accuracy"]["after"] == pytest.approx(84.6, abs=0.3)

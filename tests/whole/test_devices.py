@@ -8,7 +8,16 @@ from torch._subclasses import FakeTensorMode
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters import residual_mlp, solvers
-from clip_tca.adapters.gaussians import Axes, Gaussians, SoftStatistics, least_move, matching_temperature
+from clip_tca.adapters.gaussians import (
+    Axes,
+    Gaussians,
+    SoftStatistics,
+    agreed_prior,
+    imbalance,
+    least_move,
+    local_covariance,
+    matching_temperature,
+)
 from clip_tca.adapters.pseudo_source import uncertainty
 from clip_tca.adapters.statistics import Moments, StreamMoments, coral_distance, ledoit_wolf_shrinkage, shrink
 from clip_tca.classifier import LinearClassifier
@@ -74,7 +83,9 @@ def test_gaussians(cuda):
     axes, y = Axes.of(z)
     soft = SoftStatistics.empty(axes, 3)
     soft.add(y, start, start)
-    fitted = Gaussians.fit(axes, soft, 0.3)
+    prior = agreed_prior(soft.support, imbalance(soft.support))
+    trust, shape = torch.ones_like(prior[0]), local_covariance(y, 3)
+    fitted = Gaussians.fit(axes, soft, 0.3, prior, trust, shape)
     scores, lengths = fitted.leave_one_out(y, start)
     means, weight, bias = fitted.discriminant(soft, lengths.mean())
     temperature = matching_temperature(scores, start.max(dim=1).values.mean())

@@ -43,7 +43,7 @@ def test_the_mlp_loses_nowhere(pacs, layers):
 
 def test_uniform_with_monge_gives_what_was_measured_before(pacs):
     """Figures of an independent trial: 91.5 / 80.5 / 78.0 at 50 a class."""
-    measured = gains(pacs, lambda g, z, y: LinearTCA(g, balance="uniform", k=50).fit(z))
+    measured = gains(pacs, lambda g, z, y: LinearTCA(g, shares="uniform", k=50).fit(z))
     assert [measured[name] for name in SHIFTED] == pytest.approx([0.0, 3.4, 3.9], abs=0.3)
 
 
@@ -56,9 +56,9 @@ def test_the_paper_s_equation_collapses_and_the_public_code_needs_its_leak(pacs)
 
 
 def test_conditional_gains_most(pacs):
-    """Figures of an independent trial, without our priors: 97.4 / 87.6 / 83.3; ours may differ by 1.5 points."""
+    """Independent trials: 97.4 / 87.6 / 83.3 without neighbours; cartoon up to 94.8 with a k-means start."""
     measured = gains(pacs, lambda g, z, y: ConditionalTCA(g).fit(z))
-    assert [measured[name] for name in SHIFTED] == pytest.approx([5.9, 10.5, 9.2], abs=1.5)
+    assert [measured[name] for name in SHIFTED] == pytest.approx([6.2, 15.7, 7.2], abs=1.0)
     assert measured["photo"] >= -0.1
 
 

@@ -43,7 +43,7 @@ USUAL = {
         "uncertainty=entropy", "uncertainty=", "k=1e3", "lr=1e30", "classifier=1", "steps=true", "normalize=false",
     ),
     "--solver": ("monge", "coral", "gradient", "mean", "x", ""),
-    "--balance": ("estimated", "uniform", "predicted", "global", "oracle", "x"),
+    "--shares": ("estimated", "uniform", "predicted", "global", "oracle", "x"),
     "--batch-size": ("1", "2", "7", "128", "0", "x", "1" * 30),
     "--scale": ("100", "1e-30", "1e30", "-1", "x"),
     "--examples": ("1", "-1", "x"),

@@ -53,7 +53,7 @@ class States(Target):
         self.z = data.domains["shifted"][0]
         adapters = (
             LinearTCA(self.g),
-            LinearTCA(self.g, balance="global"),
+            LinearTCA(self.g, shares="global"),
             MLPTCA(self.g, steps=2),
             ConditionalTCA(self.g),
         )
