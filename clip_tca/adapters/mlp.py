@@ -50,7 +50,7 @@ class MLPTCA(LinearTCA):
     shrinkage: Shrinkage = field(default="auto", init=False, repr=False)
     lr: float = 1e-4
     seed: int = 0
-    memory: int = 1024
+    memory: int = 768
 
     linear: ClassVar[bool] = False
 
