@@ -19,12 +19,15 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
 from clip_tca.core.tensors import exact
 
+TARGET_ROWS = 4096
+"""Rows of the pseudo-source to which the MLP is fitted, at most."""
+
 
 @dataclass(eq=False, kw_only=True)
 class MLPTCA(LinearTCA):
-    """A residual MLP in place of W: it starts at the identity and minimises mean and covariance distance.
+    """A residual MLP behind the linear map: it fits the whole distribution of the pseudo-source, not its moments alone.
 
-    First its linear part is set in closed form, then the perceptron by Adam (see
+    First the linear part is set in closed form, then the perceptron by Adam on the energy distance (see
     :mod:`clip_tca.adapters.residual_mlp`), on an evenly spread sample of at most ``memory`` embeddings, always from the
     same seeded start.
 
@@ -45,8 +48,9 @@ class MLPTCA(LinearTCA):
     hidden: int | None = None
     solver: Solver = field(default="monge", init=False, repr=False)
     shrinkage: Shrinkage = field(default="auto", init=False, repr=False)
+    lr: float = 1e-4
     seed: int = 0
-    memory: int = 4096
+    memory: int = 768
 
     linear: ClassVar[bool] = False
 
@@ -71,16 +75,23 @@ class MLPTCA(LinearTCA):
 
     def _solve(self) -> dict[str, Tensor]:
         solution, rows, d = self._align(), self._rows.rows(), self.classifier.dim
-        steps = int(self.steps) if len(rows) > 1 else 0
+        target = self._target(rows)
+        steps = int(self.steps) if len(rows) > 1 and len(target[0]) else 0
         if steps == 0:
             solution["W"], solution["offset"] = torch.eye(d).to(solution["W"]), torch.zeros_like(solution["offset"])
-        mu, sigma = (solution[f"pseudo_source_{name}"].to(rows.dtype) for name in ("mean", "covariance"))
         moved = torch.addmm(solution["offset"].to(rows.dtype), rows, solution["W"].to(rows.dtype))
         parameters = residual_mlp.start(d, self.layers, self.hidden or d, self.seed, rows.device, rows.dtype)
-        before = residual_mlp.distances(rows, mu, sigma)
-        frame, fitted, loss, start_loss = residual_mlp.fit(moved, mu, sigma, before, parameters, steps, float(self.lr))
+        view = residual_mlp.view(self.classifier.weight.to(rows))
+        frame, fitted, loss, start_loss = residual_mlp.fit(moved, target, view, parameters, steps, float(self.lr))
         solution |= {"centre": frame[0], "scale": frame[1], "loss": loss, "start_loss": start_loss}
         return solution | {f"mlp.{i}": parameter for i, parameter in enumerate(fitted)}
+
+    def _target(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Pseudo-source rows ``(m, d)``, evenly thinned to at most ``TARGET_ROWS``, and weights ``(m,)`` of sum one."""
+        rows = self._select(self._moments.total()).to(like)
+        weights = torch.ones_like(rows[:, 0])  # all alike
+        every = max(1, -(-len(rows) // TARGET_ROWS))
+        return rows[::every], weights[::every] / weights[::every].sum()
 
     def _move(self, z: Tensor) -> Tensor:
         frame = self._solved("centre", z), self._solved("scale", z)

@@ -70,10 +70,10 @@ def test_maps(cuda, solve):
 def test_mlp(cuda):
     z = torch.randn(20, 8, device="cuda")
     block = residual_mlp.start(8, 3, 5, 0, z.device, z.dtype)
-    mu, sigma = z.mean(dim=0), torch.eye(8, device="cuda")
+    target, view = (z[:6], torch.full_like(z[:6, 0], 1 / 6)), residual_mlp.view(z[:3])
     moved = residual_mlp.apply(z, residual_mlp.frame(z), block)
     # autograd looks for a real GPU even here, so the fit itself stops before its first backward pass
-    _, fitted, loss, first = residual_mlp.fit(z, mu, sigma, residual_mlp.distances(z, mu, sigma), block, 0, 1e-3)
+    _, fitted, loss, first = residual_mlp.fit(z, target, view, block, 0, 1e-3)
     on_cuda(moved, loss, first, *fitted)
 
 
