@@ -13,6 +13,7 @@ from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.linear import LinearTCA, Shrinkage
 from clip_tca.adapters.reservoir import Reservoir
+from clip_tca.adapters.shares import row_weights
 from clip_tca.adapters.solvers import Solver
 from clip_tca.adapters.state import SavedState
 from clip_tca.classifier import LinearClassifier
@@ -75,7 +76,7 @@ class MLPTCA(LinearTCA):
 
     def _solve(self) -> dict[str, Tensor]:
         solution, rows, d = self._align(), self._rows.rows(), self.classifier.dim
-        target = self._target(rows)
+        target = self._target(rows, solution["shares"])
         steps = int(self.steps) if len(rows) > 1 and len(target[0]) else 0
         if steps == 0:
             solution["W"], solution["offset"] = torch.eye(d).to(solution["W"]), torch.zeros_like(solution["offset"])
@@ -86,12 +87,14 @@ class MLPTCA(LinearTCA):
         solution |= {"centre": frame[0], "scale": frame[1], "loss": loss, "start_loss": start_loss}
         return solution | {f"mlp.{i}": parameter for i, parameter in enumerate(fitted)}
 
-    def _target(self, like: Tensor) -> tuple[Tensor, Tensor]:
+    def _target(self, like: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
         """Pseudo-source rows ``(m, d)``, evenly thinned to at most ``TARGET_ROWS``, and weights ``(m,)`` of sum one."""
-        rows = self._select(self._moments.total()).to(like)
-        weights = torch.ones_like(rows[:, 0])  # all alike
-        every = max(1, -(-len(rows) // TARGET_ROWS))
-        return rows[::every], weights[::every] / weights[::every].sum()
+        chosen = self._select()
+        chosen = chosen[:: max(1, -(-len(chosen) // TARGET_ROWS))]
+        rows = self._bank.rows[chosen].to(like)
+        if self.shares in ("global", "oracle"):
+            return rows, torch.full_like(rows[:, 0], 1 / max(1, len(rows)))
+        return rows, row_weights(shares, self._bank.group[chosen]).to(like)
 
     def _move(self, z: Tensor) -> Tensor:
         frame = self._solved("centre", z), self._solved("scale", z)
