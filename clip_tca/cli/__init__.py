@@ -119,7 +119,7 @@ def reason(error: Exception) -> str:
 
 def _processes(options: argparse.Namespace) -> AbstractContextManager[object]:
     """One process, or one of several that ``torchrun`` started for a command that can share its work."""
-    if "RANK" not in os.environ or "shares" not in options:
+    if "RANK" not in os.environ or "torchrun" not in options:
         return nullcontext()
     from clip_tca.core.processes import joined
 

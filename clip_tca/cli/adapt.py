@@ -86,7 +86,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
     group.add_argument("--load-state", metavar="FILE", help="fit nothing: use an adapter that --save-state saved")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    command.set_defaults(run=run, shares=True)
+    command.set_defaults(run=run, torchrun=True)
 
 
 def kinds(text: str) -> tuple[Kind, ...]:

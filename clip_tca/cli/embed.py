@@ -21,7 +21,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--output", "-o", metavar="FILE", help="also write one .safetensors file of embeddings and labels"
     )
-    command.set_defaults(run=run, shares=True)
+    command.set_defaults(run=run, torchrun=True)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 
+import pytest
+import torch
+
 from tests.conftest import ROOT
 
 
@@ -18,21 +21,36 @@ def test_batch_size_writes_its_page(stored, tmp_path):
     assert all(0 <= float(cell.strip(" |")) <= 100 for row in rows for cell in row[2:])
 
 
-def test_defaults_draws_every_kind_of_task(stored, monkeypatch):
+def test_regimes_are_drawn_as_described(stored, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "eval")
-    import defaults
+    import regimes
 
-    groups = {}
-    for group, g, z, y in defaults.tasks(str(stored)):
-        groups.setdefault(group, []).append(len(z))
-        assert len(z) == len(y)
-        assert int(y.max()) < g.n_classes
-    assert set(groups) == {
-        *("clean", "shifted", "skewed"),
-        *("unequal", "3 of 7", "2 of 7", "1 of 7", "200 to 5", "few", "65 classes"),
-    }
-    gains = {"a": [1.0, 3.0], "b": [-1.0]}
-    assert defaults.line("x", gains) == "| x | +2.0 (+1.0) | -1.0 | +0.50 | -1.0 |"
+    found = list(regimes.cases([str(stored)], ["shifted"], seeds=2))
+    by_regime = {case.regime: case for case in found}
+    assert list(by_regime) == [
+        *("whole", "few classes", "long tail", "one class 80%", "5 per class", "n = 50"),
+        *("random stream", "sorted stream"),
+    ]
+    counts = {name: torch.bincount(case.y, minlength=case.classifier.n_classes) for name, case in by_regime.items()}
+    assert int((counts["few classes"] > 0).sum()) == 3
+    assert float(counts["one class 80%"].max() / counts["one class 80%"].sum()) == pytest.approx(0.8, abs=0.05)
+    assert counts["5 per class"].tolist() == [5] * len(counts["whole"])
+    assert counts["long tail"].max() >= 10 * counts["long tail"].min().clamp_min(1)
+    assert len(by_regime["n = 50"].y) == 50
+    assert int((by_regime["sorted stream"].y.diff() != 0).sum()) == len(counts["whole"]) - 1
+    gains = {("a", "x"): [(1.0, 300), (3.0, 10)], ("a", "y"): [(-1.0, 500)]}
+    assert regimes.row("m", gains) == "| m | +0.5 (-1.0) | +0.50 | -1.0 | -1.0 |"
+    certain = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]])
+    assert regimes.calibration_error(certain, torch.tensor([0, 1, 1])) == pytest.approx(100 * (0.8 + 0.2) / 3, rel=1e-5)
+
+
+def test_the_page_of_regimes_has_every_table(stored, tmp_path):
+    page = tmp_path / "page.md"
+    command = [sys.executable, ROOT / "eval" / "regimes.py", stored, "--method", "conditional-tca", "--seeds", "1"]
+    subprocess.run([*command, "--output", page], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    head, _, row = page.read_text(encoding="utf-8").splitlines()
+    assert row.startswith("| conditional-tca | ")
+    assert head.count("|") == row.count("|")
 
 
 def test_the_readme_shows_the_divisors_as_printed():
