@@ -22,7 +22,7 @@ AXES = {
 FIXED = {"n": 8000, "d": 512, "classes": 7, "k": 20}
 METHODS = {
     "LinearTCA": lambda g, k: LinearTCA(g, k=k),
-    "LinearTCA, gradient": lambda g, k: LinearTCA(g, k=k, solver="gradient", balance="uniform"),
+    "LinearTCA, gradient": lambda g, k: LinearTCA(g, k=k, solver="gradient", shares="uniform"),
     "ConditionalTCA": lambda g, _k: ConditionalTCA(g),
 }
 

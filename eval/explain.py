@@ -2,7 +2,7 @@
 
     python eval/explain.py EMBEDDINGS.safetensors [--output eval/explain.md]
 
-EMBEDDINGS holds PACS. The cases are those of eval/defaults.py (whole domains, unequal and absent classes, few images),
+EMBEDDINGS holds PACS. The cases are those of eval/regimes.py (whole domains, unequal and absent classes, few images),
 the same kinds of subsets of the bundled demo, where adaptation does not help, the synthetic set, and PACS by each
 template alone, by which no limit was set. Labels serve for drawing subsets and for scoring only: no verdict sees them.
 """
@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from defaults import Task, subset, tasks
 from page import main
+from regimes import cases as regimes
+from regimes import drawn
+from torch import Tensor
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import Adapter
@@ -27,12 +29,13 @@ from clip_tca.results.reliability import indicators, verdict
 METHODS: dict[str, Callable[[ZeroShotClassifier], Adapter]] = {
     "LinearTCA": LinearTCA,
     "ConditionalTCA": ConditionalTCA,
-    "LinearTCA, balance uniform": lambda g: LinearTCA(g, balance="uniform"),
+    "LinearTCA, shares uniform": lambda g: LinearTCA(g, shares="uniform"),
     "LinearTCA.paper, k = 20": LinearTCA.paper,
 }
 DEFAULTS = ("LinearTCA", "ConditionalTCA")
 HELD_OUT = "held out"
 VERDICTS = ("trusted", "with care", "not here", "little effect")
+Task = tuple[str, ZeroShotClassifier, Tensor, Tensor]
 Case = tuple[str, str, str, int, int, int]
 """Source, method, verdict, images gained, predictions changed, images."""
 
@@ -50,14 +53,15 @@ def demo() -> Iterator[Task]:
             present = torch.randperm(c, generator=generator)[:count].tolist()
             wanted.append([len(y) if k in present else 0 for k in range(c)])
         for counts in wanted:
-            index = subset(y, counts, generator)
+            index = drawn(y, torch.tensor(counts), generator)
             yield f"demo {style.replace('_', ' ')}", g, z[index], y[index]
 
 
 def everything(path: str) -> Iterator[Task]:
     """All cases, by source."""
-    for group, g, z, y in tasks(path):
-        yield ("synthetic" if group == "65 classes" else "PACS"), g, z, y
+    for case in regimes([path]):
+        if not case.stream:
+            yield "PACS", case.classifier, case.z, case.y
     yield from demo()
     for seed in range(4):
         made = synthetic(seed)
@@ -72,7 +76,8 @@ def held_out(path: str) -> Iterator[Task]:
         g = ZeroShotClassifier(text, data.scale)
         for z, y in data.domains.values():
             yield HELD_OUT, g, z, y
-            index = subset(y, [int(len(y) / 2 / 1.6**k) for k in range(g.n_classes)], torch.Generator().manual_seed(7))
+            wanted = torch.tensor([int(len(y) / 2 / 1.6**k) for k in range(g.n_classes)])
+            index = drawn(y, wanted, torch.Generator().manual_seed(7))
             yield HELD_OUT, g, z[index], y[index]
 
 

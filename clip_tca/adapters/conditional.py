@@ -9,15 +9,23 @@ the test embeddings are modelled class by class instead, with one shared covaria
 The prediction p⁰ of the classifier g (weight w_c, bias b_c) is the second source of evidence. By Bayes, up to a
 constant in c,
 
-    log q(c | z) = λ log p⁰(c | z) + log N(z; m_c, S) + log π_c                                              (1)
-                 = z·(λ w_c + S⁻¹m_c) + λ b_c − ½ m_cᵀS⁻¹m_c + log π_c ,
+    log q(c | z) = λ log p⁰(c | z) + β log N(z; m_c, S) + γ log π_c                                          (1)
+                 = z·(λ w_c + β S⁻¹m_c) + λ b_c − ½ β m_cᵀS⁻¹m_c + γ log π_c ,
 
 because zᵀS⁻¹z is the same for all classes: q is again a linear classifier. Its parameters are estimated from the soft
 assignments by a few EM rounds that start at q = p⁰ (p⁰ stays in (1), so the classes keep their names):
 
     n_c = Σᵢ q_ic ,   m_c = Σᵢ q_ic zᵢ / (n_c + κ) ,   Ŝ = Σᵢ_c q_ic (zᵢ−m_c)(zᵢ−m_c)ᵀ / n      (z centred)     (2)
 
-so soft counts, class sums and the total scatter are sufficient. Five safeguards:
+so soft counts, class sums and the total scatter are sufficient. Seven safeguards:
+
+* **The first S from neighbours.** Errors of g put scatter between classes into the first Ŝ, which hides the directions
+  that separate them. Nearest neighbours are mostly of one class whatever g takes them for, so the first S has the shape
+  of the covariance of their differences, and the trace of Ŝ.
+* **Trust that grows.** In d dimensions N outweighs everything. β rises to its full weight over up to five rounds: at
+  once where there are 30 images a class and the classes look equally frequent, slowly where they don't, so that absent
+  classes are starved by the prior before the Gaussians settle on them. Its full weight is min(1, n/8c): with fewer
+  images than 8 a class p⁰ decides more and more.
 
 * **Leave-one-out assignment.** m_c contains zᵢ, which in d dimensions pulls zᵢ to the class it is in by d/n_c nats.
   When zᵢ is assigned, its own share is taken out: zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly.
@@ -26,13 +34,14 @@ so soft counts, class sums and the total scatter are sufficient. Five safeguards
   the mean of all (empirical Bayes). With few noisy images the Gaussians fade out and p⁰ decides.
 * **Shrunken covariance.** S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)): a prior worth d/2 images.
 * **Class priors from agreement.** π_c ∝ 1 + Σᵢ q_ic p⁰_ic counts only what q and p⁰ agree on. An absent class collects
-  soft counts by mistake, but hardly any support from p⁰; n_c alone would reinforce itself. The prior enters as
-  γ log π_c with γ = 2 + log Σπ_c² / log c: 1 for equally frequent classes, towards 2 where one class dominates and the
-  mistakes about it outnumber the images of the others.
-* **Too few images.** Below max(32, 4c) images the Gaussians say nothing, and g is kept as it is.
+  soft counts by mistake, but hardly any support from p⁰; n_c alone would reinforce itself. γ goes by how unequal the
+  classes are, u = 1 + log Σπ_c² / log c less what chance adds: γ = min(2, 6u), nothing for equally frequent classes.
+  Two rounds without a prior are made first, and their u is the most that is believed, because the shares that g
+  predicts exaggerate what it is partial to. Shares that are given (``shares``) are the prior, with γ = 1.
+* **Too few images.** Below 8 images g is kept as it is.
 
 In d dimensions (1) is overconfident, so the final logits are divided by one temperature, chosen so that the mean
-confidence equals that of g. It does not change a prediction.
+confidence is that of g and 0.3 for each changed prediction. It does not change a prediction.
 
 ``transform`` moves each embedding by the least that makes g agree with q: with W the centred weights of g,
 z′ = z + (logits − logits⁰)·pinv(W). (Exact while those weights are linearly independent; for more classes than

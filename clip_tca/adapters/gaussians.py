@@ -26,7 +26,7 @@ TRIAL_ROUNDS = 2
 """Rounds without a prior, from which it is seen how unequal the classes are."""
 NEIGHBOURS = 3
 """Nearest neighbours of each row from which the first covariance is taken."""
-NEIGHBOUR_ROWS = 1024
+NEIGHBOUR_ROWS = 512
 """Rows among which neighbours are looked for (or 8 for each class, if that is more)."""
 
 
@@ -309,14 +309,23 @@ class Gaussians:
 
     def leave_one_out(self, y: Tensor, posterior: Tensor) -> tuple[Tensor, Tensor]:
         """β log N(yᵢ; m_c without yᵢ, S) + γ log π_c ``(n, c)``, and ‖yᵢ‖² in the metric S⁻¹ ``(n,)``."""
+        score, lengths = self.distances(y)
+        return self.without_own_share(score, posterior), lengths
+
+    def distances(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """‖yᵢ − m_c‖² ``(n, c)`` and ‖yᵢ‖² ``(n,)`` in the metric S⁻¹."""
         products = y @ torch.cat([self.factor.T, self.towards], dim=1).to(
             y.dtype
         )  # the expensive ones: in the rows' dtype
         along, across = products.split([len(self.factor), len(self.means)], dim=1)
         lengths = exact(y.square() @ self.diagonal.to(y.dtype) + along.square().sum(dim=1))
         score = exact(across).mul(-2).add_(lengths[:, None]).add_((self.means.T * self.towards).sum(dim=0))
+        return score, lengths
+
+    def without_own_share(self, score: Tensor, posterior: Tensor) -> Tensor:
+        """Of the squared distances ``score``, which are overwritten, what :meth:`leave_one_out` gives."""
         score /= (posterior / self.totals).neg_().add_(1).square_()  # in place: each is as large as all rows × classes
-        return score.mul_(-0.5 * self.trust).add_(self.log_prior), lengths
+        return score.mul_(-0.5 * self.trust).add_(self.log_prior)
 
     def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Final means ``(c, r)``, weight ``(r, c)`` and bias ``(c,)`` of β log N(y; m_c, S) + γ log π_c.
@@ -341,7 +350,6 @@ class Assignment:
         log_g: ``(n, c)`` log p⁰.
         anchor: λ.
         shrinkage: a.
-        local: ``(r, r)`` shape of the first S.
     """
 
     axes: Axes
@@ -349,7 +357,6 @@ class Assignment:
     log_g: Tensor
     anchor: float
     shrinkage: float
-    local: Tensor
 
     @classmethod
     def of(
@@ -357,7 +364,20 @@ class Assignment:
     ) -> Assignment:
         """Of the rows of ``z`` ``(n, d)`` and their log-probabilities ``log_g`` ``(n, c)``."""
         axes, y = Axes.of(z, moments)
-        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, local_covariance(y, log_g.shape[1]))
+        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage)
+
+    @cached_property
+    def _start(self) -> tuple[SoftStatistics, Gaussians, list[tuple[Tensor, Tensor]]]:
+        """Statistics of q = p⁰, the Gaussians with the first S, and the distances of all rows: every run begins so."""
+        c = self.log_g.shape[1]
+        soft = SoftStatistics.empty(self.axes, c)
+        for y, log_p in zip(self.y.split(CHUNK), self.log_g.split(CHUNK), strict=True):
+            q = exact(log_p).exp()
+            soft.add(y, q, q)
+        zero = torch.zeros_like(soft.counts)
+        local = local_covariance(self.y, c)
+        first = Gaussians.fit(self.axes, soft, self.shrinkage, zero, zero[0], local)
+        return soft, first, [first.distances(y) for y in self.y.split(CHUNK)]
 
     def run(self, rounds: int, prior: Prior, ramp: Tensor) -> tuple[Gaussians, SoftStatistics, Tensor]:
         """Assign and estimate ``rounds`` times from q = p⁰; β grows to its full weight over the first ``ramp`` of them.
@@ -366,18 +386,21 @@ class Assignment:
         :meth:`Gaussians.leave_one_out`.
         """
         n, c = self.log_g.shape
+        soft, first, known = self._start
         posterior = exact(self.log_g).exp()
-        parts = list(zip(self.y.split(CHUNK), self.log_g.split(CHUNK), posterior.split(CHUNK), strict=True))
-        soft = SoftStatistics.empty(self.axes, c)
-        for y, _, q in parts:
-            soft.add(y, q, q)
+        parts = list(zip(self.y.split(CHUNK), self.log_g.split(CHUNK), posterior.split(CHUNK), known, strict=True))
         for step in range(rounds):
             trust = ((step + 1) / ramp).clamp_max(1.0) * min(1.0, n / (8 * c))
-            shape = self.local if step == 0 else None
-            fitted = Gaussians.fit(self.axes, soft, self.shrinkage, prior(soft.support), trust, shape)
+            if step == 0:
+                fitted = replace(first, log_prior=prior(soft.support), trust=trust)
+            else:
+                fitted = Gaussians.fit(self.axes, soft, self.shrinkage, prior(soft.support), trust)
             soft, length = SoftStatistics.empty(self.axes, c), torch.zeros_like(self.axes.scatter[0])
-            for y, log_p, q in parts:  # q is overwritten in place
-                likelihood, lengths = fitted.leave_one_out(y, q)
+            for y, log_p, q, (score, lengths) in parts:  # q is overwritten in place
+                if step == 0:
+                    likelihood = fitted.without_own_share(score.clone(), q)
+                else:
+                    likelihood, lengths = fitted.leave_one_out(y, q)
                 q.copy_(likelihood.add_(log_p, alpha=self.anchor).softmax(dim=1))
                 soft.add(y, q, log_p.exp())
                 length += lengths.sum() / n

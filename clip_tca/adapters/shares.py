@@ -35,6 +35,10 @@ JUDGED_ROWS = 2048
 """Evenly spread rows by which candidates are judged (or 8 for each class, if that is more)."""
 
 
+SOURCE_ROWS = 4096
+"""Rows of the pseudo-source with which candidates are tried."""
+
+
 def plain(shares: Shares | Tensor | np.ndarray) -> Shares:
     """Shares as words, lists and dictionaries, which can be compared and saved."""
     if isinstance(shares, (Tensor, np.ndarray)):
@@ -119,14 +123,15 @@ def estimate_shares(
         sigma: ``(d, d)`` their covariance, shrunk.
     """
     c = g.n_classes
-    fitted = fit_gaussians(sample, g, moments=target if target.n == len(sample) else None)
+    fitted = fit_gaussians(sample, g, rounds=5, moments=target if target.n == len(sample) else None)
     counts = torch.bincount(fitted.classifier.exact_logits(sample).argmax(dim=1), minlength=c)
     some = sample[:: -(-len(sample) // max(JUDGED_ROWS, 8 * c))]
     judge = fitted.classifier.exact_logits(some).argmax(dim=1)
     weight, bias = exact(g.weight.to(some.device)), exact(g.bias.to(some.device))
     span = torch.linalg.qr(weight.T).Q  # (d, min(c, d))
     weight, mean, sigma = weight @ span, target.mean @ span, span.T @ sigma @ span
-    inside, source = exact(some) @ span - mean, exact(rows) @ span
+    every = -(-len(rows) // SOURCE_ROWS)
+    inside, source, group = exact(some) @ span - mean, exact(rows[::every]) @ span, group[::every]
 
     def predicted(shares: Tensor) -> Tensor:
         moments = Moments.weighted(source, row_weights(shares, group))

@@ -7,13 +7,16 @@ import torch
 
 from clip_tca import MLPTCA, LinearClassifier, LinearTCA
 from clip_tca.adapters import mlp, residual_mlp
+from clip_tca.adapters.shares import row_weights
 from clip_tca.adapters.statistics import coral_distance, covariance
 
 
 def energy(tca: MLPTCA, x: torch.Tensor) -> float:
     """Energy distance of ``x`` from the pseudo-source as the classifier sees them, pair by pair."""
     x, y = (rows.double() @ residual_mlp.view(tca.classifier.weight.double()) for rows in (x, tca.pseudo_source_))
-    distance = [(a[:, None] - b).square().sum(dim=2).sqrt().mean() for a, b in ((x, y), (x, x), (y, y))]
+    u, w = torch.ones(len(x)).double() / len(x), row_weights(tca.shares_, tca.classifier.predict(tca.pseudo_source_))
+    pairs = ((x, u, y, w), (x, u, x, u), (y, w, y, w))
+    distance = [p @ (a[:, None] - b).square().sum(dim=2).sqrt() @ q for a, p, b, q in pairs]
     return float(2 * distance[0] - distance[1] - distance[2])
 
 
@@ -42,7 +45,7 @@ def test_mlp_solves_a_shift_that_no_linear_map_undoes(layers, generator):
     z[:, 0] += 4.0 * (y - 1)
     z[120:180, 0] += 2.6
     g = LinearClassifier(torch.tensor([[-4.0, 0], [0, 0], [4, 0]]), torch.tensor([-8.0, 0, -8]))
-    options = {"normalize": False, "balance": "uniform"}
+    options = {"normalize": False, "shares": "uniform"}
     linear = LinearTCA(g, **options).fit(z)
     tca = MLPTCA(g, layers=layers, hidden=16, steps=200, lr=1e-2, **options).fit(z)
     before, after = ((fitted.predict(z) == y).double().mean() for fitted in (linear, tca))
@@ -73,7 +76,7 @@ def test_mlp_fits_the_same_in_inference_mode(shifted):
 def test_a_large_pseudo_source_is_thinned(shifted, monkeypatch):
     monkeypatch.setattr(mlp, "TARGET_ROWS", 16)
     tca = MLPTCA(shifted.g).fit(shifted.z)
-    rows, weights = tca._target(shifted.z)
+    rows, weights = tca._target(shifted.z, tca.shares_)
     every = -(-len(tca.pseudo_source_) // 16)
     assert every > 1
     assert torch.equal(rows, tca.pseudo_source_[::every])

@@ -43,7 +43,8 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def adapt(*words: str) -> int:
-    return main(["adapt", *words, "--text", "text.npy", "--scale", str(SCALE)])
+    method = [] if {"--method", "--load-state"} & set(words) else ["--method", "linear-tca"]
+    return main(["adapt", *words, *method, "--text", "text.npy", "--scale", str(SCALE)])
 
 
 def files(folder: Path) -> set[str]:
@@ -67,6 +68,17 @@ def test_it_is_the_library_s_fit_and_transform(folder, fitted, capsys):
     assert record["rows"] == len(Z)
     assert record["pseudo_source_counts"] == fitted.pseudo_source_counts_.tolist()
     assert f"zero-shot {100 * before / len(Z):.2f}, linear-tca {100 * right / len(Z):.2f}" in capsys.readouterr().out
+
+
+def test_conditional_tca_is_the_default_and_takes_shares_from_a_file(folder):
+    words = ["adapt", "z.npy", "--text", "text.npy", "--scale", str(SCALE), "--write", "labels"]
+    assert main([*words, "-o", "out.npy"]) == 0
+    z = torch.from_numpy(Z)
+    assert np.array_equal(np.load("out.npy"), ConditionalTCA(SET.g).fit(z).predict(z).numpy())
+    Path("shares.txt").write_text("3\n3\n1\n1\n")
+    assert main([*words, "--shares", "shares.txt", "-o", "known.npy"]) == 0
+    known = ConditionalTCA(SET.g, shares=[3, 3, 1, 1]).fit(z)
+    assert np.array_equal(np.load("known.npy"), known.predict(z).numpy())
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -142,8 +154,9 @@ def online(z: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pipe(content: bytes, *words: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "--scale", str(SCALE), *words]
-    return subprocess.run(command, input=content, capture_output=True)
+    method = [] if "--load-state" in words else ["--method", "linear-tca"]
+    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "--scale", str(SCALE), *method]
+    return subprocess.run([*command, *words], input=content, capture_output=True)
 
 
 @pytest.fixture
@@ -158,7 +171,20 @@ def stdin(monkeypatch):
 
 def test_batches_on_a_pipe_are_answered_before_the_next_is_sent(folder):
     words = ["-o", "-", "--write", "embeddings,labels,scores", "--batch-size", "40"]
-    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "--scale", str(SCALE), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "clip_tca",
+        "adapt",
+        "-",
+        "--method",
+        "linear-tca",
+        "--text",
+        "text.npy",
+        "--scale",
+        str(SCALE),
+        *words,
+    ]
     schema = pa.schema([("id", pa.int64()), ("embedding", pa.list_(pa.float32()))])
     z = Z.astype(np.float32)
     batches = []
@@ -206,7 +232,8 @@ def test_an_npy_file_may_come_down_a_pipe(version, folder, stdin):
 
 
 def test_cat_and_a_redirected_file_give_the_same(folder):
-    words = f"{sys.executable} -m clip_tca adapt - --text text.npy --scale {SCALE} --write labels -o - --batch-size 50"
+    words = f"{sys.executable} -m clip_tca adapt - --method linear-tca --text text.npy --scale {SCALE}"
+    words += " --write labels -o - --batch-size 50"
     expected = online(Z, 50)[1].argmax(axis=1)
     for command in (f"cat z.npy | {words}", f"{words} < z.npy"):
         done = subprocess.run(["sh", "-c", command], capture_output=True)
@@ -608,7 +635,10 @@ def test_text_embeddings_may_come_with_their_scale(text, folder):
     else:
         save_file({"text.single": rows}, text, metadata={"scale": str(SCALE), "classes": '["a", "b", "c", "d"]'})
         words = []
-    assert main(["adapt", "z.npy", "--text", text, *words, "-o", "o.npy", "--write", "labels"]) == 0
+    assert (
+        main(["adapt", "z.npy", "--method", "linear-tca", "--text", text, *words, "-o", "o.npy", "--write", "labels"])
+        == 0
+    )
     assert np.array_equal(np.load("o.npy"), LinearTCA(SET.g).fit(Z).predict(Z))
 
 
@@ -633,8 +663,26 @@ def test_of_a_file_with_much_else_only_the_text_embeddings_are_read(folder):
     Path("t.npz").write_bytes(Path("t.npz").read_bytes().replace(pictures.tobytes(), bytes(pictures.nbytes)))
     with np.load("t.npz") as archive, pytest.raises(zipfile.BadZipFile):
         archive["pictures"]
-    assert main(["adapt", "z.npy", "--text", "t.npz", "--scale", str(SCALE), "-o", "o.npy", "--write", "labels"]) == 0
-    assert np.array_equal(np.load("o.npy"), LinearTCA(SET.g).fit(Z).predict(Z))
+    assert (
+        main(
+            [
+                "adapt",
+                "z.npy",
+                "--method",
+                "linear-tca",
+                "--text",
+                "t.npz",
+                "--scale",
+                str(SCALE),
+                "-o",
+                "o.npy",
+                "--write",
+                "labels",
+            ]
+        )
+        == 0
+    )
+    assert np.array_equal(np.load("o.npy"), ConditionalTCA(SET.g).fit(Z).predict(Z))
 
 
 def test_text_files_that_are_none_are_refused(folder, capsys):
@@ -678,6 +726,8 @@ def test_a_full_disk_leaves_nothing_and_says_what_was_kept(suffix, folder):
     before = files(folder)
     words = [
         "adapt",
+        "--method",
+        "linear-tca",
         f"big{suffix}",
         "--text",
         "text.npy",
@@ -687,7 +737,7 @@ def test_a_full_disk_leaves_nothing_and_says_what_was_kept(suffix, folder):
         "float32",
         "--k",
         "2",
-        "--balance",
+        "--shares",
         "uniform",
     ]
     done = subprocess.run(

@@ -40,7 +40,7 @@ def test_eval_prints_a_row_for_each_method(capsys):
     assert lines[2].split() == ["method", "clean", "shifted", "skewed", "average", "gain", "divided", "by"]
     assert all(line.endswith("all images") for line in lines[3:8])
     rows = {line.split()[0]: [float(cell) for cell in line.split()[1:-2]] for line in lines[3:8]}
-    assert list(rows) == ["zero-shot", "linear-tca", "mlp2-tca", "mlp3-tca", "conditional-tca"]
+    assert list(rows) == ["zero-shot", "linear-tca", "conditional-tca", "mlp2-tca", "mlp3-tca"]
     assert rows["zero-shot"][-1] == 0
     assert all(sum(row[:3]) / 3 == pytest.approx(row[3], abs=0.01) for row in rows.values())
     assert rows["linear-tca"][-1] > 0

@@ -114,7 +114,7 @@ def test_where_the_first_process_can_not_go_on_none_does(words, reason, tmp_path
     np.save(tmp_path / "nan.npy", np.full_like(Z, np.nan))
     np.save(tmp_path / "text.npy", SET.g.text.numpy())
     (tmp_path / "unsaved.py").write_text(UNSAVED)
-    words = ["adapt", *words, "--text", "text.npy", "--k", "2", "-o", "out"]
+    words = ["adapt", *words, "--text", "text.npy", "--method", "linear-tca", "--k", "2", "-o", "out"]
     done = torchrun(*words, program=["unsaved.py"], cwd=tmp_path)
     assert done.returncode == 1
     assert [line for line in done.stderr.splitlines() if "clip-tca:" in line] == [f"clip-tca: {reason}"]
@@ -207,9 +207,9 @@ def test_a_streamed_data_set_of_the_hub(tmp_path):
     found = [pq.read_table(tmp_path / name) for name in ("one", "two")]
     assert found[0].equals(found[1])
     assert found[0].column_names == ["id", "tca_label"]
-    from clip_tca import LinearTCA
+    from clip_tca import ConditionalTCA
 
-    agree = found[0]["tca_label"].to_numpy() == LinearTCA(SET.g).fit(Z).predict(Z)
+    agree = found[0]["tca_label"].to_numpy() == ConditionalTCA(SET.g).fit(Z).predict(Z)
     assert agree.all()
 
 

@@ -51,7 +51,7 @@ GOOD = {
         ({"uncertainty_mean": 0.2}, "with care", "20% of a pure guess"),
         ({"movement": 0.9}, "with care", "0.90 of their spread"),
         ({"movement": 1.2}, "not here", "1.20 of their spread"),
-        ({"changed": 0.3}, "not here", "30.0% of the predictions"),
+        ({"changed": 0.4}, "not here", "40.0% of the predictions"),
         ({"changed": 0.0}, "little effect", "accuracy stays as it is"),
         ({"changed": None, "movement": 1e-9}, "little effect", "No embedding moves"),
         ({"chosen": [250] * 4, "movement": 0.0}, "little effect", "all of the 1000"),
