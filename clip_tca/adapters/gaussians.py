@@ -217,12 +217,19 @@ def known_prior(shares: Tensor, images: int) -> Tensor:
     return (counts / counts.sum()).log()
 
 
-def local_covariance(y: Tensor, classes: int) -> Tensor:
-    """Covariance ``(r, r)`` of the differences of rows to their nearest neighbours, of trace 1.
+def spread(z: Tensor, most: int) -> Tensor:
+    """Indices of at most ``most`` rows of ``z`` ``(n, d)``: the same rows in whatever order they come.
 
-    Neighbours are mostly of one class, whatever g takes them for. They are looked for among evenly spread rows.
+    They are spread evenly along the first coordinate.
     """
-    y = y[:: -(-len(y) // max(NEIGHBOUR_ROWS, 8 * classes))]
+    return z[:, 0].argsort(stable=True)[:: -(-len(z) // most)]
+
+
+def local_covariance(y: Tensor) -> Tensor:
+    """Covariance ``(r, r)`` of the differences of rows ``(n, r)`` to their nearest neighbours, of trace 1.
+
+    Neighbours are mostly of one class, whatever g takes them for.
+    """
     squares, scatter = y.square().sum(dim=1), exact(y.new_zeros(y.shape[1], y.shape[1]))
     for start in range(0, len(y), CHUNK):
         part = y[start : start + CHUNK]
@@ -350,6 +357,7 @@ class Assignment:
         log_g: ``(n, c)`` log p⁰.
         anchor: λ.
         shrinkage: a.
+        some: Indices of the rows among which neighbours are looked for.
     """
 
     axes: Axes
@@ -357,6 +365,7 @@ class Assignment:
     log_g: Tensor
     anchor: float
     shrinkage: float
+    some: Tensor
 
     @classmethod
     def of(
@@ -364,7 +373,8 @@ class Assignment:
     ) -> Assignment:
         """Of the rows of ``z`` ``(n, d)`` and their log-probabilities ``log_g`` ``(n, c)``."""
         axes, y = Axes.of(z, moments)
-        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage)
+        some = spread(z, max(NEIGHBOUR_ROWS, 8 * log_g.shape[1]))
+        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, some)
 
     @cached_property
     def _start(self) -> tuple[SoftStatistics, Gaussians, list[tuple[Tensor, Tensor]]]:
@@ -375,7 +385,7 @@ class Assignment:
             q = exact(log_p).exp()
             soft.add(y, q, q)
         zero = torch.zeros_like(soft.counts)
-        local = local_covariance(self.y, c)
+        local = local_covariance(self.y[self.some])
         first = Gaussians.fit(self.axes, soft, self.shrinkage, zero, zero[0], local)
         return soft, first, [first.distances(y) for y in self.y.split(CHUNK)]
 

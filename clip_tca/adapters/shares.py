@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.gaussians import fit_gaussians
+from clip_tca.adapters.gaussians import fit_gaussians, spread
 from clip_tca.adapters.solvers import monge
 from clip_tca.adapters.statistics import Moments, ledoit_wolf_shrinkage, shrink
 from clip_tca.classifier import LinearClassifier
@@ -125,13 +125,13 @@ def estimate_shares(
     c = g.n_classes
     fitted = fit_gaussians(sample, g, rounds=5, moments=target if target.n == len(sample) else None)
     counts = torch.bincount(fitted.classifier.exact_logits(sample).argmax(dim=1), minlength=c)
-    some = sample[:: -(-len(sample) // max(JUDGED_ROWS, 8 * c))]
+    some = sample[spread(sample, max(JUDGED_ROWS, 8 * c))]
     judge = fitted.classifier.exact_logits(some).argmax(dim=1)
     weight, bias = exact(g.weight.to(some.device)), exact(g.bias.to(some.device))
     span = torch.linalg.qr(weight.T).Q  # (d, min(c, d))
     weight, mean, sigma = weight @ span, target.mean @ span, span.T @ sigma @ span
-    every = -(-len(rows) // SOURCE_ROWS)
-    inside, source, group = exact(some) @ span - mean, exact(rows[::every]) @ span, group[::every]
+    tried_rows = spread(rows, SOURCE_ROWS)
+    inside, source, group = exact(some) @ span - mean, exact(rows[tried_rows]) @ span, group[tried_rows]
 
     def predicted(shares: Tensor) -> Tensor:
         moments = Moments.weighted(source, row_weights(shares, group))

@@ -114,7 +114,7 @@ def test_the_first_covariance_has_the_shape_of_differences_between_neighbours(ge
         distance[i] = float("inf")
         for j in distance.argsort()[:3]:
             expected += torch.outer(z[i] - z[j], z[i] - z[j])
-    shape = local_covariance(z, 3)
+    shape = local_covariance(z)
     torch.testing.assert_close(shape, expected / expected.trace())
     q = torch.randn(30, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
     axes, _, soft = statistics(z, q)

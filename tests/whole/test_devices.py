@@ -84,7 +84,7 @@ def test_gaussians(cuda):
     soft = SoftStatistics.empty(axes, 3)
     soft.add(y, start, start)
     prior = agreed_prior(soft.support, imbalance(soft.support))
-    trust, shape = torch.ones_like(prior[0]), local_covariance(y, 3)
+    trust, shape = torch.ones_like(prior[0]), local_covariance(y)
     fitted = Gaussians.fit(axes, soft, 0.3, prior, trust, shape)
     scores, lengths = fitted.leave_one_out(y, start)
     means, weight, bias = fitted.discriminant(soft, lengths.mean())
