@@ -34,7 +34,6 @@ ROUNDS = 4
 JUDGED_ROWS = 2048
 """Evenly spread rows by which candidates are judged (or 8 for each class, if that is more)."""
 
-
 SOURCE_ROWS = 4096
 """Rows of the pseudo-source with which candidates are tried."""
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from clip_tca import ConditionalTCA, LinearTCA
+from tests.conftest import Shifted
 
 
 @pytest.mark.parametrize("make", [LinearTCA, ConditionalTCA])
@@ -39,3 +40,27 @@ def test_logits_of_another_method_come_after_the_images_that_wait(shifted):
     stream.partial_fit(last[2:], logits=shifted.g.logits(last[2:]))
     whole = LinearTCA(shifted.g, shares="global", k=8).fit(shifted.z)
     torch.testing.assert_close(stream.W_, whole.W_, rtol=0, atol=1e-7)
+
+
+def test_a_stream_that_comes_to_new_classes_is_solved_again_at_once():
+    data = Shifted(classes=6, dim=64, images=240)
+    in_order = data.y.argsort(stable=True)
+    z, y = data.z[in_order], data.y[in_order]
+    solved = []
+
+    class Counted(ConditionalTCA):
+        def solve(self):
+            solved.append(self.n_seen_)
+            return super().solve()
+
+    def gain(order):
+        tca = Counted(data.g)
+        after = torch.cat([tca.partial_fit(batch).predict(batch) for batch in z[order].split(16)])
+        return float(((after == y[order]).double() - (data.g.predict(z[order]) == y[order]).double()).mean())
+
+    shuffled = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    assert gain(shuffled) > 0
+    usual = len(solved)
+    solved.clear()
+    assert gain(torch.arange(len(y))) > 0
+    assert len(solved) > usual
