@@ -91,7 +91,7 @@ def of_alignment(saved: SavedState, squares: Tensor, changed: float | None) -> D
         "uncertainty_mean": mean,
         "uncertainty_max": largest,
     }
-    if "shares" in solution and shares_of(saved) not in ("global", "oracle"):  # version 0.1 had none
+    if "shares" in solution and shares_of(saved) not in ("global", "oracle", "uniform"):  # else the counts say it
         figures["shares"] = [round(share, 4) for share in solution["shares"].tolist()]
     if "agreement" in solution:
         agreement = (round(value, 4) for value in solution["agreement"].tolist())

@@ -682,7 +682,7 @@ def test_of_a_file_with_much_else_only_the_text_embeddings_are_read(folder):
         )
         == 0
     )
-    assert np.array_equal(np.load("o.npy"), ConditionalTCA(SET.g).fit(Z).predict(Z))
+    assert np.array_equal(np.load("o.npy"), LinearTCA(SET.g).fit(Z).predict(Z))
 
 
 def test_text_files_that_are_none_are_refused(folder, capsys):
