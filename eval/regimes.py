@@ -34,6 +34,7 @@ from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.core.files import write_text
 from clip_tca.datasets.embedding_set import load_embeddings
+from clip_tca.studies.scores import accuracy
 
 METHODS = ("linear-tca", "conditional-tca")
 BATCH = 64
@@ -130,11 +131,6 @@ def domain_cases(source: tuple[str, str], g: ZeroShotClassifier, z: Tensor, y: T
         place = torch.randperm(g.n_classes, generator=torch.Generator().manual_seed(seed))
         index = order[place[y[order]].argsort(stable=True)]
         yield Case("sorted stream", source, g, z[index], y[index], stream=True)
-
-
-def accuracy(predicted: Tensor, y: Tensor) -> float:
-    """In percent."""
-    return 100 * (predicted == y).to(torch.float64).mean().item()
 
 
 def predictions(method: str, case: Case) -> Tensor:

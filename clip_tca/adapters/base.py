@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
@@ -54,7 +55,6 @@ BLOCK = 1024
 
 TOGETHER = 256
 """Rows of a stream that wait to be observed together until the next solution: single rows would cost far more."""
-
 
 JUDGED = 16
 """New images of a stream after which it is asked whether the map still fits them."""
@@ -151,7 +151,7 @@ class Adapter(ABC):
         self._solution: dict[str, Tensor] = {}
         self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         self._waiting: list[Tensor] = []
-        self._unjudged: list[Tensor] = []
+        self._unjudged: deque[Tensor] = deque(maxlen=JUDGED)  # bounded, though nobody may ever predict
         self._overruled = self._judged = 0
         self._accumulators = self._declare(device, self._dtype, first)
 
@@ -266,7 +266,8 @@ class Adapter(ABC):
 
     def use(self, solution: dict[str, Tensor]) -> None:
         """Apply a solution that was found elsewhere, by another process, for what all have observed."""
-        self._solution, self._pending, self._unjudged = solution, 0, []
+        self._solution, self._pending = solution, 0
+        self._unjudged.clear()
         self._cast.clear()
 
     @property
@@ -464,7 +465,8 @@ class Adapter(ABC):
         if not self._solution or self._pending >= wait or len(rows) > self._last:
             self._update()
         elif self.refresh == "auto" and sum(map(len, self._unjudged)) >= JUDGED:
-            recent, self._unjudged = torch.cat(self._unjudged), []
+            recent = torch.cat(list(self._unjudged))
+            self._unjudged.clear()
             overruled, usual = self._count_overruled(recent), len(recent) * (self._overruled + 1) / (self._judged + 8)
             if overruled > usual + 2 * usual**0.5 + 4:
                 self._update()

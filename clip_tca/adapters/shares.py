@@ -123,9 +123,9 @@ def estimate_shares(
     """
     c = g.n_classes
     fitted = fit_gaussians(sample, g, rounds=5, moments=target if target.n == len(sample) else None)
-    counts = torch.bincount(fitted.classifier.exact_logits(sample).argmax(dim=1), minlength=c)
-    some = sample[spread(sample, max(JUDGED_ROWS, 8 * c))]
-    judge = fitted.classifier.exact_logits(some).argmax(dim=1)
+    answer_of_all = fitted.classifier.exact_logits(sample).argmax(dim=1)
+    index = spread(sample, max(JUDGED_ROWS, 8 * c))
+    some, judge = sample[index], answer_of_all[index]
     weight, bias = exact(g.weight.to(some.device)), exact(g.bias.to(some.device))
     span = torch.linalg.qr(weight.T).Q  # (d, min(c, d))
     weight, mean, sigma = weight @ span, target.mean @ span, span.T @ sigma @ span
@@ -138,7 +138,7 @@ def estimate_shares(
         return torch.addmm(bias, torch.addmm(moments.mean, inside, w), weight.T).argmax(dim=1)
 
     wanted = exact(torch.bincount(judge, minlength=c)) + 1
-    estimated = exact(counts) + 0.5
+    estimated = exact(torch.bincount(answer_of_all, minlength=c)) + 0.5
     tried = [("uniform", torch.ones_like(estimated)), ("estimated", estimated)]
     answers = [predicted(shares) for _, shares in tried]
     for _ in range(ROUNDS):

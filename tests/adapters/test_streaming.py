@@ -64,3 +64,10 @@ def test_a_stream_that_comes_to_new_classes_is_solved_again_at_once():
     solved.clear()
     assert gain(torch.arange(len(y))) > 0
     assert len(solved) > usual
+
+
+def test_a_stream_that_nobody_predicts_keeps_no_rows_for_judging(shifted):
+    stream = ConditionalTCA(shifted.g).fit(shifted.z)
+    for row in shifted.z:
+        stream.partial_fit(row[None])
+    assert sum(map(len, stream._unjudged)) == 16
