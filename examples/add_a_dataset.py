@@ -3,45 +3,45 @@
     python examples/add_a_dataset.py [DIR]
 
 The layout is DIR/domain/class/image (DIR/class/image for one domain). A file DIR/classes.txt may give class names for
-the prompts. Without DIR a small set is cut from the demo's images. Prints the counts, the prompts, and the table of
-``clip-tca eval --dataset folder --data-dir DIR --model demo --class-names DIR/classes.txt`` for three methods.
+the prompts. Without DIR some of the demo's pictures are written as files. Prints the counts, the prompts, and the table
+of ``clip-tca eval --dataset folder --data-dir DIR --model demo --class-names DIR/classes.txt`` for three methods.
 
 A *benchmark*, with other names for its folders and published counts to check, is an entry of the package itself: a
 ``Benchmark`` in clip_tca/datasets/registry.py, and its classes, one a line, in prompts/classes/NAME.txt.
 """
 
+import json
 import logging
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
+import pyarrow.parquet as pq
 
 from clip_tca import evaluate, render
 
-FOLDERS = {"n01": (0, "dog"), "n02": (2, "giraffe"), "n03": (3, "guitar")}  # row in the contact sheet, class name
+PICTURES = Path(__file__).resolve().parents[1] / "eval" / "demo" / "pictures.parquet"
+FOLDERS = {"n01": "airplane", "n02": "cup", "n03": "umbrella"}  # a folder's name and the class it holds
 
 
-def draw_folder(root: Path) -> None:
-    """Cut the demo's contact sheet into 8 images for each of 3 classes and 2 domains, and name the classes."""
-    subprocess.run([sys.executable, "-m", "clip_tca", "data", "show", "demo"], cwd=root, check=True)
-    sheet = Image.open(root / "clip-tca-demo.png")
-    for domain, top in {"art_painting": 18, "photo": 728}.items():
-        for folder, (row, _) in FOLDERS.items():
+def write_folder(root: Path) -> None:
+    """Write 8 of the demo's pictures for each of 3 classes and 2 domains, and name the classes."""
+    table = pq.read_table(PICTURES)
+    names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]["label"]["names"]
+    for domain in ("clipart", "icon"):
+        for folder, name in FOLDERS.items():
             (root / domain / folder).mkdir(parents=True)
-            for i in range(8):
-                x, y = 64 + 98 * i, top + 98 * row
-                sheet.crop((x, y, x + 96, y + 96)).save(root / domain / folder / f"{i}.png")
-    lines = [f"{folder} = {name}" for folder, (_, name) in FOLDERS.items()]
-    (root / "classes.txt").write_text("\n".join(lines), encoding="utf-8")
+            chosen = [row for row in table.to_pylist() if row["domain"] == domain and names[row["label"]] == name]
+            for i, row in enumerate(chosen[:8]):
+                (root / domain / folder / f"{i}.png").write_bytes(row["image"]["bytes"])
+    (root / "classes.txt").write_text("".join(f"{folder} = {name}\n" for folder, name in FOLDERS.items()), "utf-8")
 
 
 def report(root: Path) -> None:
     """Evaluate a folder and print the record's main parts."""
     names = str(root / "classes.txt") if (root / "classes.txt").is_file() else "clean"
     methods = ["zero-shot", "linear-tca", "conditional-tca"]
-    # the bundled model knows the demo's classes only; leave model out for CLIP itself (ViT-B/16, OpenAI's weights)
+    # the bundled model is small; leave model out for CLIP itself (ViT-B/16, OpenAI's weights)
     record = evaluate("folder", data_dir=root, model="demo", class_names=names, methods=methods, workers=0)
     for domain, counts in record["data"]["domains"].items():
         print(f"{domain}: {counts['images']} images, by class {counts['per_class']}")
@@ -56,5 +56,5 @@ if __name__ == "__main__":
         report(Path(sys.argv[1]))
     else:
         with tempfile.TemporaryDirectory() as folder:
-            draw_folder(Path(folder))
+            write_folder(Path(folder))
             report(Path(folder))

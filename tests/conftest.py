@@ -27,9 +27,6 @@ INTERRUPTIBLE = (
 PACS = DATA / "embeddings" / "pacs.safetensors"
 MINI = DATA / "mini"
 
-MODEL = "demo"
-"""The bundled model: small, real, and trained by this project."""
-
 
 class Shifted:
     """One shifted domain: classifier g, embeddings z and labels y."""

@@ -19,7 +19,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast
@@ -47,6 +48,8 @@ from clip_tca.core.tensors import (
 )
 
 log = logging.getLogger("clip_tca.adapters.base")
+class_log = log.getChild("classes")
+"""About single classes: silent in an evaluation, whose record tells ``clip-tca explain`` the same."""
 
 A = TypeVar("A", bound="Adapter")
 
@@ -58,6 +61,17 @@ TOGETHER = 256
 
 JUDGED = 16
 """New images of a stream after which it is asked whether the map still fits them."""
+
+
+@contextmanager
+def silenced(logger: logging.Logger) -> Iterator[None]:
+    """Let a logger log no warnings."""
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class Learned:

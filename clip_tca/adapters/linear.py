@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clip_tca.adapters import diagnosis
 from clip_tca.adapters.accumulator import Accumulator
-from clip_tca.adapters.base import Adapter, Learned, log
+from clip_tca.adapters.base import Adapter, Learned, class_log, log
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.pseudo_source import SHARES, UNCERTAINTIES, PseudoSourceBank, Uncertainty, select
 from clip_tca.adapters.reservoir import Reservoir
@@ -229,11 +229,12 @@ class LinearTCA(Adapter):
         missing = int(((predicted > 0) & (self._solution["pseudo_source_counts"] == 0)).sum())
         small = int(((predicted > 0) & (predicted < k)).sum())
         if never:
-            log.warning("%s: %d of %d classes are never predicted: no pseudo-source", name, never, len(predicted))
+            class_log.warning("%s: %d of %d classes are never predicted: no pseudo-source", name, never, len(predicted))
         if small and self.shares == "oracle":
-            log.warning("%s: %d classes are predicted fewer than k = %d times", name, small, k)
+            class_log.warning("%s: %d classes are predicted fewer than k = %d times", name, small, k)
         if self.shares == "global" and missing:
-            log.warning("%s: the %d most certain leave out %d predicted classes; try a larger k", name, chosen, missing)
+            message = "%s: the %d most certain leave out %d predicted classes; try a larger k"
+            class_log.warning(message, name, chosen, missing)
         if chosen == 0 or (chosen == self._seen and self.shares in ("global", "oracle")):
             log.warning("%s: the pseudo-source is all or nothing of the %d embeddings: no change", name, self._seen)
         if self._seen <= d:

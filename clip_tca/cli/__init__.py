@@ -52,7 +52,7 @@ class Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
         key: tuple[object, ...] = (record.getMessage(),)
-        if record.name == "clip_tca.adapters.base" and isinstance(record.args, tuple):
+        if record.name.startswith("clip_tca.adapters.base") and isinstance(record.args, tuple):
             key = (record.msg, *record.args[:1])
         if key in self.printed:
             return

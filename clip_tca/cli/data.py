@@ -19,6 +19,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     check.set_defaults(run=compare)
     show = actions.add_parser("show", help="a contact sheet of the demo's pictures, as PNG")
     show.add_argument("dataset", choices=["demo"])
+    show.add_argument("--columns", type=shared.positive, default=6, metavar="N", help="default: %(default)s")
+    show.add_argument("--all", action="store_true", help="every picture, not only one row of each class")
     show.add_argument("--output", "-o", metavar="FILE", default="clip-tca-demo.png", help="default: %(default)s")
     show.set_defaults(run=sheet)
 
@@ -31,7 +33,7 @@ def list_datasets(_options: argparse.Namespace) -> int:
         print(f"{benchmark.name:12}{total:6d} images  {classes:3d} classes  hub: {mirror}")
         print(" " * 12 + ", ".join(f"{name} {count}" for name, count in benchmark.images.items()))
     print("folder      your own images: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID")
-    print("demo        drawn by this package, with a small model of its own; needs no download")
+    print("demo        icons, clip art and sketches in this package, with a small model of its own; needs no download")
     print("synthetic   made-up embeddings; needs neither pictures nor a model")
     return 0
 
@@ -69,7 +71,7 @@ def sheet(options: argparse.Namespace) -> int:
     from clip_tca.datasets.demo import contact_sheet
 
     shared.check_output(options.output)
-    picture = contact_sheet()
+    picture = contact_sheet(options.columns, options.all)
     with atomic(Path(options.output)) as part:
         picture.save(part, format="PNG")
     print(f"written: {options.output}")

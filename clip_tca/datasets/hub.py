@@ -21,6 +21,9 @@ IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "class", "cls")
 DOMAIN_COLUMNS = ("domain", "style", "environment")
 
+IN_MEMORY = 256_000_000
+"""Bytes of Parquet files up to which they are read whole; larger ones are copied into the cache of ``datasets``."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -99,8 +102,7 @@ def _table(hub_id: str, revision: str | None) -> Dataset:
         if path.is_dir() and any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
             loaded: Any = datasets.load_from_disk(hub_id)
         elif path.is_file() or (path.is_dir() and any(path.rglob("*.parquet"))):
-            files = [str(path)] if path.is_file() else sorted(map(str, path.rglob("*.parquet")))
-            loaded = datasets.load_dataset("parquet", data_files=files)
+            loaded = _parquet([path] if path.is_file() else sorted(path.rglob("*.parquet")))
         elif path.is_dir():
             raise FileNotFoundError("neither a saved data set nor Parquet files inside")
         else:
@@ -116,6 +118,18 @@ def _table(hub_id: str, revision: str | None) -> Dataset:
     if not len(loaded):
         raise ValueError(f"{hub_id}: the data set has no rows")
     return loaded
+
+
+def _parquet(files: list[Path]) -> Any:
+    """Parquet files: no cache is needed where they fit into memory, so that a home that can't be written is enough."""
+    import datasets
+    import pyarrow.parquet as pq
+    from datasets.table import InMemoryTable
+
+    if sum(file.stat().st_size for file in files) > IN_MEMORY:
+        return datasets.load_dataset("parquet", data_files=list(map(str, files)))
+    tables = [datasets.Dataset(InMemoryTable(pq.ParquetFile(file).read())) for file in files]
+    return datasets.concatenate_datasets(tables)
 
 
 def _column(table: Dataset, given: str | None, usual: tuple[str, ...], what: str, optional: bool = False) -> str:

@@ -17,15 +17,14 @@ from clip_tca.datasets.pictures import Picture
 class Domain:
     """The images of one domain: names (``class/file`` for files), marks, and labels for scoring only.
 
-    A mark is size and content hash, see :func:`clip_tca.datasets.pictures.mark`. ``picture`` returns image i as a path,
-    bytes or a decoded image, and is picklable, for worker processes. Images that are ``drawn`` have no files to check.
+    A mark is size and content hash, see :func:`clip_tca.datasets.pictures.mark`. ``picture`` returns image i as a path
+    or bytes, and is picklable, for worker processes.
     """
 
     names: list[str]
     marks: list[str]
     labels: list[int]
     picture: Callable[[int], Picture]
-    drawn: bool = False
 
     def __len__(self) -> int:
         return len(self.names)

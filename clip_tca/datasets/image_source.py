@@ -38,7 +38,7 @@ class ImageSource:
             raise ValueError("give either --data-dir or --hub-id, not both")
         if self.dataset == "demo" and (self.data_dir or self.hub_id) is not None:
             raise ValueError(
-                f"dataset: 'demo' draws its own pictures; for those of {self.data_dir or self.hub_id} use folder"
+                f"dataset: 'demo' has its own pictures; for those of {self.data_dir or self.hub_id} use folder"
             )
         if self.dataset == "folder" and self.data_dir is None and self.hub_id is None:
             raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")

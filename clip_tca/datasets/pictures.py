@@ -1,6 +1,6 @@
 """Image files: decoded to 8-bit RGB, checked without decoding, and identified by size and content.
 
-A *picture* is a path, the bytes of an image file, a decoded image (the demo draws its own), or None: no image.
+A *picture* is a path, the bytes of an image file, or None: no image.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-Picture = str | Path | bytes | Image.Image | None
-"""An image as a data set holds it: path, bytes, decoded image, or None for a missing one."""
+Picture = str | Path | bytes | None
+"""An image as a data set holds it: path, bytes, or None for a missing one."""
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """Suffixes of image files in a folder."""
@@ -39,8 +39,6 @@ def decode(picture: Picture) -> Image.Image:
     """
     if picture is None:
         raise ValueError("no image")
-    if isinstance(picture, Image.Image):
-        return picture if picture.mode == "RGB" else picture.convert("RGB")
     with _opened(picture) as image:
         image.load()
         return _rgb(image)
@@ -53,8 +51,6 @@ def fault(picture: Picture) -> str | None:
     """
     if picture is None:
         return "no image"
-    if isinstance(picture, Image.Image):
-        return None
     size = len(picture) if isinstance(picture, bytes) else Path(picture).stat().st_size
     if size == 0:
         return "empty file"

@@ -25,6 +25,9 @@ log = logging.getLogger("clip_tca")
 BATCH = 64
 """Images encoded together."""
 
+ON_CPU = 16
+"""At most so many on a CPU: larger activations are fetched anew from the system, page by page, for every layer."""
+
 LISTED = 20
 """Bad images that an error names."""
 
@@ -155,7 +158,7 @@ class Embedder:
         """
         batches = [list(part[i : i + self.batch]) for part in parts for i in range(0, len(part), self.batch)]
         loaded = loader(domain, self.encoder.transform, batches, self.workers, self.encoder.device)
-        size = self.batch
+        size = min(self.batch, ON_CPU) if self.encoder.device.type == "cpu" else self.batch
         for indices, (images, reasons) in zip(batches, loaded, strict=True):
             if reasons:
                 self._leave_out([f"{title}/{domain.names[indices[i]]}: {reason}" for i, reason in reasons.items()])
@@ -207,7 +210,7 @@ class Embedder:
 
 def _check_unchanged(domain: Domain, rows: range, title: str) -> None:
     """Refuse files that have changed since they were checked: the store would keep them under the wrong key."""
-    files = ((i, domain.picture(i)) for i in ([] if domain.drawn else rows))
+    files = ((i, domain.picture(i)) for i in rows)
     changed = [domain.names[i] for i, file in files if isinstance(file, str) and mark(file) != domain.marks[i]]
     if changed:
         more = f" and {len(changed) - 1} more" if changed[1:] else ""
@@ -217,8 +220,6 @@ def _check_unchanged(domain: Domain, rows: range, title: str) -> None:
 
 
 def _fault(domain: Domain, index: int) -> str | None:
-    if domain.drawn:
-        return None
     try:
         return fault(domain.picture(index))
     except OSError as error:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from clip_tca.adapters.base import class_log, silenced
 from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.checks import check_whole, one_of
@@ -104,7 +105,8 @@ def evaluate(
     processes = current()
     tasks = [(domain, seed) for domain in embedded.data.domains for seed in range(seeds)]
     share = tasks[processes.rank :: processes.size]
-    measured = processes.together(lambda: _measure(specs, classifier, runs, setting, protocol, share))
+    with silenced(class_log):
+        measured = processes.together(lambda: _measure(specs, classifier, runs, setting, protocol, share))
     results = _merged(processes.gather(measured), tasks)
     if not processes.first:
         return cast("EvaluationRecord", {})
@@ -112,7 +114,8 @@ def evaluate(
     if examples:
         on_request["examples"] = changed(results.predictions, classifier, embedded, (protocol, batch_size), examples)
     if forgetting is not None:
-        on_request["forgetting"] = measure_forgetting(specs, classifier, runs, forgetting)
+        with silenced(class_log):
+            on_request["forgetting"] = measure_forgetting(specs, classifier, runs, forgetting)
     costs = {PLAIN_CLIP: plain_cost(runs, protocol), **results.costs} if profile else results.costs
     return {
         "schema_version": SCHEMA_VERSION,

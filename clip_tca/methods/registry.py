@@ -51,7 +51,7 @@ ALLOWED = (
     f"{', '.join([*ON_EMBEDDINGS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it; "
     f"{EVERY} is every method but the oracle"
 )
-DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "conditional-tca", "mlp2-tca", "mlp3-tca")
+DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "conditional-tca")
 
 _REGISTERED: dict[str, type[Method]] = {}
 

@@ -185,7 +185,7 @@ def _block(domain: DomainResult, names: list[str]) -> Table:
         if diagnosis:
             listed = [] if result.uses_labels else reliability.indicators(diagnosis, names)
             judgement = "none: an oracle" if result.uses_labels else reliability.verdict(listed, diagnosis)
-            reasons[name] = _compact(diagnosis, listed)
+            reasons[name] = _compact(diagnosis, listed, names)
         cells = [""] * (len(head) - 2)
         if gain:
             over_shuffles = f"{min(gain.gains):+.2f} to {max(gain.gains):+.2f}"
@@ -208,8 +208,8 @@ def _label(result: MethodResult) -> str:
     return result.method if reference == ZERO_SHOT else f"{result.method} (over {reference})"
 
 
-def _compact(diagnosis: Diagnosis, listed: list[reliability.Indicator]) -> str:
-    """Shift, selection, movement and the indicators against, in one line."""
+def _compact(diagnosis: Diagnosis, listed: list[reliability.Indicator], names: list[str]) -> str:
+    """Shift, selection, movement, missed classes and the other indicators against, in one line."""
     parts = [] if diagnosis["mean_shift"] is None else [f"shift {diagnosis['mean_shift']:.2f} of the spread"]
     if "chosen" in diagnosis:
         chosen = diagnosis["chosen"]
@@ -219,8 +219,9 @@ def _compact(diagnosis: Diagnosis, listed: list[reliability.Indicator]) -> str:
     else:
         parts.append(f"{_range([round(count) for count in diagnosis['counts']])} images a class")
     parts.append(f"moved {diagnosis['movement'] or 0:.2f}")
-    doubts = "" if reliability.has_little_effect(diagnosis) else " ".join(sign.text for sign in listed if sign.level)
-    return f"{'; '.join(parts)}. {doubts}"
+    if not listed or reliability.has_little_effect(diagnosis):
+        listed = [reliability.coverage(diagnosis, names)]
+    return f"{'; '.join(parts)}. {' '.join(sign.text for sign in listed if sign.level)}"
 
 
 def _range(counts: list[int]) -> str:

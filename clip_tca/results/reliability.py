@@ -70,7 +70,7 @@ def stands_still(diagnosis: Diagnosis) -> bool:
 
 def indicators(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
     """Every indicator that the figures give, with the class names in ``names``."""
-    return [_sample_size(diagnosis), _coverage(diagnosis, names), *_selection(diagnosis, names), *_effect(diagnosis)]
+    return [_sample_size(diagnosis), coverage(diagnosis, names), *_selection(diagnosis, names), *_effect(diagnosis)]
 
 
 def missed_classes(diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
@@ -100,7 +100,8 @@ def _sample_size(diagnosis: Diagnosis) -> Indicator:
     return Indicator(1, f"{n} embeddings for {d} dimensions: fewer than a covariance needs; most of it is shrinkage.")
 
 
-def _coverage(diagnosis: Diagnosis, names: list[str]) -> Indicator:
+def coverage(diagnosis: Diagnosis, names: list[str]) -> Indicator:
+    """Whether every class is predicted and used, and which are not."""
     (never, unused), c = missed_classes(diagnosis), diagnosis["classes"]
     count = len(never) + len(unused)
     if not count:

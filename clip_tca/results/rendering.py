@@ -11,7 +11,7 @@ from typing import Any
 
 from clip_tca.results.schema import FORMATS, EvaluationRecord
 from clip_tca.results.side_tables import side_tables
-from clip_tca.results.table import Table, accuracy_table
+from clip_tca.results.table import Table, accuracy_table, headline
 
 
 def as_text(table: Table) -> str:
@@ -117,7 +117,13 @@ def render(records: EvaluationRecord | Sequence[EvaluationRecord], format: str =
     listed = [records] if isinstance(records, Mapping) else records
     if format == "json":
         return as_json(listed[0] if len(listed) == 1 else {"records": listed})
-    return render_tables([table for r in listed for table in (accuracy_table(r), *side_tables(r))], format)
+    tables = []
+    for record in listed:
+        table = accuracy_table(record)
+        if format == "table" and (lead := headline(record)):
+            table.title = [*lead, "", *table.title]
+        tables += [table, *side_tables(record)]
+    return render_tables(tables, format)
 
 
 def render_tables(tables: Sequence[Table], format: str) -> str:  # noqa: A002

@@ -9,6 +9,12 @@ from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.published import published, published_rows, why_not
 from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
 
+HEADLINE = ("conditional-tca", "linear-tca")
+"""The methods that the first line speaks of."""
+
+TRAINED_ON = {"pacs": "photo", "officehome": "Real World"}
+"""The benchmarks' domains that the bundled model has seen in training."""
+
 
 @dataclass
 class Table:
@@ -35,7 +41,29 @@ def accuracy_table(record: EvaluationRecord) -> Table:
     """Measured rows, then the published ones."""
     domains = list(record["data"]["domains"])
     sections = [("measured", _measured(record, domains)), *_reported(record, domains)]
-    return Table(_title(record), _head(domains), sections, _notes(record))
+    head = _head([f"{domain} (seen)" if domain == _seen(record) else domain for domain in domains])
+    return Table(_title(record), head, sections, _notes(record))
+
+
+def headline(record: EvaluationRecord) -> list[str]:
+    """What adaptation gained or lost, in one line; none where nothing adapts or there is no zero-shot to compare with.
+
+    It is of the first of :data:`HEADLINE` in the record, else of its first method: never chosen by the accuracies.
+    """
+    methods = summary(record)
+    adapting = [method["name"] for method in record["methods"] if not method["uses_labels"]]
+    name = next((name for name in (*HEADLINE, *adapting) if name in adapting and name != ZERO_SHOT), None)
+    if name is None or ZERO_SHOT not in methods:
+        return []
+    before, after = _average(methods[ZERO_SHOT]), _average(methods[name])
+    where = " on average" if len(methods[name]) > 1 else ""
+    points = f"{abs(after - before):.2f} points"
+    if points == "0.00 points":
+        return [f"{name} neither gains nor loses against zero-shot{where}: {after:.2f}."]
+    change = f"{before:.2f} → {after:.2f}."
+    if after > before:
+        return [f"{name} gains {points} over zero-shot{where}, without labels: {change}"]
+    return [f"{name} loses {points} against zero-shot{where}: {change}"]
 
 
 def comparison(records: dict[str, EvaluationRecord]) -> list[Table]:
@@ -70,6 +98,12 @@ def model_line(model: ModelInfo) -> str:
 
 def _head(domains: list[str]) -> list[str]:
     return ["method", *domains, "average", "gain", "divided by"]
+
+
+def _seen(record: EvaluationRecord) -> str | None:
+    """The domain that the model was trained on, if that is known and the record has it."""
+    domain = TRAINED_ON.get(record["dataset"]) if record["model"] and record["model"]["model"] == "demo" else None
+    return domain if domain in record["data"]["domains"] else None
 
 
 def _dataset(record: EvaluationRecord) -> str:
@@ -134,9 +168,13 @@ def _notes(record: EvaluationRecord) -> list[str]:
     if is_made_up:
         notes.append("These are made-up embeddings, not a benchmark.")
     if is_demo:
-        notes.append(
-            "These are the demo's numbers, not the benchmark's. For the benchmark: clip-tca eval --dataset pacs"
-        )
+        notes += [
+            "These are the demo's numbers: small pictures, and a small model of its own. With CLIP itself:",
+            "  your own pictures  clip-tca eval --dataset folder --data-dir DIR",
+            "  the benchmark      clip-tca eval --dataset pacs",
+        ]
+    if seen := _seen(record):
+        notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
     if differences := data["differences"]:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")

@@ -24,7 +24,7 @@ else:
 class Subject:
     """The data set and the classifier, on the device to compute on, that a study measures.
 
-    ``reference`` is the source-like domain (photo for the demo); None if none was named.
+    ``reference`` is the source-like domain; None if none was named.
     """
 
     embedded: Embedded

@@ -13,11 +13,13 @@ import json
 import logging
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
+from clip_tca.adapters.base import log as adapters_log
+from clip_tca.adapters.base import silenced
 from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.device import choose_device
 from clip_tca.core.files import atomic
@@ -69,7 +71,7 @@ def run_study(
     elif dataset is not None or reference is not None:
         log.warning("%s makes its own data: %s is ignored", name, dataset or reference)
     began = time.perf_counter()
-    with without_warnings():
+    with silenced(adapters_log):  # studies use few embeddings on purpose
         results = study.measure(cast(Subject, subject))
     seconds = time.perf_counter() - began
     return {
@@ -114,18 +116,6 @@ def choose_reference(study: Study, domains: list[str], given: str | None) -> str
             raise ValueError(f"reference: {reference!r} is the only domain; another is needed to compare with it")
         return None
     return reference
-
-
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """Silence the adapters' warnings about too few embeddings: studies use few on purpose."""
-    log = logging.getLogger("clip_tca.adapters.base")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def check_matplotlib() -> None:

@@ -27,6 +27,8 @@ from clip_tca.cli import main
 from clip_tca.datasets.formats.registry import open_shard
 from tests.conftest import INTERRUPTIBLE, Shifted
 from tests.datasets.test_formats import FORMATS, write
+from tests.methods.small import EMBEDDING
+from tests.tiny_clip import MODEL
 
 SET = Shifted(classes=4, dim=24, images=60)
 Z, Y = SET.z.numpy().astype(np.float16), SET.y.numpy()
@@ -483,12 +485,12 @@ def test_what_was_learned_can_be_used_again(method, make, folder, capsys):
 
 
 def test_class_names_are_encoded_by_a_model(folder):
-    np.save("demo.npy", np.random.default_rng(0).standard_normal((200, 128)).astype(np.float32))
+    np.save("tiny.npy", np.random.default_rng(0).standard_normal((200, EMBEDDING)).astype(np.float32))
     Path("names.txt").write_text("dog\nelephant\nhouse\n")
-    words = ["--text", "names.txt", "--model", "demo", "--prompts", "watt", "-o", "out.npy", "--write", "labels"]
-    assert main(["adapt", "demo.npy", *words]) == 0
+    words = ["--text", "names.txt", "--model", MODEL, "--prompts", "watt", "-o", "out.npy", "--write", "labels"]
+    assert main(["adapt", "tiny.npy", *words]) == 0
     assert set(np.load("out.npy")) <= {0, 1, 2}
-    assert json.loads(Path("out.npy.json").read_text())["text"]["model"] == "demo"
+    assert json.loads(Path("out.npy.json").read_text())["text"]["model"] == "local-dir:tiny"
 
 
 # -- export ------------------------------------------------------------------------------------------------------------

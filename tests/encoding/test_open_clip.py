@@ -17,11 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch._subclasses import FakeTensorMode
 
 from clip_tca.core.device import choose_device, choose_precision
-from clip_tca.core.resources import resource
 from clip_tca.encoding.open_clip import OpenClipEncoder
 from clip_tca.encoding.store import Store
 from clip_tca.encoding.weights import check_gelu
-from tests.conftest import MODEL
+from tests.tiny_clip import FOLDER, MODEL
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def test_the_model_is_not_loaded_if_its_identity_is_stored(tmp_path):
 
 
 def test_changed_weights_are_noticed(tmp_path):
-    folder = shutil.copytree(resource("eval/demo/open_clip_config.json").parent, tmp_path / "copy")
+    folder = shutil.copytree(FOLDER, tmp_path / "copy")
     address = f"local-dir:{folder}"
     before = OpenClipEncoder(address, device="cpu", store=Store(tmp_path / "store")).identity
     weights = load_file(folder / "model.safetensors")
@@ -116,7 +115,7 @@ def small() -> str:
     """The smallest built-in model with QuickGELU and without it, registered for these tests only."""
     import open_clip
 
-    config = json.loads(resource("eval/demo/open_clip_config.json").read_text())["model_cfg"]
+    config = json.loads((FOLDER / "open_clip_config.json").read_text())["model_cfg"]
     config["text_cfg"] = {**config["text_cfg"], "layers": 1}
     for name, quick in (("clip-tca-small", False), ("clip-tca-small-quickgelu", True)):
         open_clip.factory._MODEL_CONFIGS[name] = {**config, "quick_gelu": quick}
@@ -211,12 +210,12 @@ def test_images_and_texts_go_to_the_device_of_the_model(encoder):
                     if value is not None:
                         tensors[name] = torch.empty(value.shape, dtype=value.dtype, device="cuda")
         fake.__dict__["model"] = moved
-        assert fake.encode_images(torch.zeros(2, 3, 64, 64)).device.type == "cuda"
+        assert fake.encode_images(torch.zeros(2, 3, 32, 32)).device.type == "cuda"
         assert fake.encode_texts(["a dog", "a house"]).device.type == "cuda"
 
 
 def test_a_changed_configuration_is_another_model(tmp_path):
-    folder = shutil.copytree(resource("eval/demo/open_clip_config.json").parent, tmp_path / "copy")
+    folder = shutil.copytree(FOLDER, tmp_path / "copy")
     before = OpenClipEncoder(f"local-dir:{folder}", device="cpu", store=Store(tmp_path / "store")).identity
     config = json.loads((folder / "open_clip_config.json").read_text())
     config["model_cfg"]["quick_gelu"] = not config["model_cfg"].get("quick_gelu", False)

@@ -358,7 +358,7 @@ def test_the_oracle_counts_the_whole_test_set_or_nothing(setting):
     [
         ("typo", {}, r"dataset: 'typo'; allowed are pacs.*synthetic and FILE\.safetensors"),
         ("folder", {}, "'folder' needs --data-dir"),
-        ("demo", {"data_dir": "mine"}, "'demo' draws its own pictures; for those of mine use folder"),
+        ("demo", {"data_dir": "mine"}, "'demo' has its own pictures; for those of mine use folder"),
         ("synthetic", {"hub_id": "a/b"}, "holds embeddings"),
     ],
 )

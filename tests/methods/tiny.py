@@ -83,6 +83,14 @@ def tiny_task(scale: float = 12.0, layers: int = 4) -> Task:
     )
 
 
+def double_task() -> Task:
+    """The same in double precision."""
+    task = tiny_task()
+    prompts = required_prompts(task, "double precision")
+    text, model = prompts.embeddings.double(), task.model.double()
+    return prompted(text, prompts.scale, model, prompts.tokenizer, prompts.classes, prompts.templates)
+
+
 @cache
 def _model_and_text(layers: int) -> tuple[CLIP, Tensor]:
     model = tiny_model(layers)

@@ -141,10 +141,16 @@ def test_examples_under_the_watt_protocol_are_of_images_that_were_seen():
     assert counts["fixed"] - counts["broken"] == after - before
 
 
+def png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
 def test_examples_have_names_labels_and_small_pictures_in_the_data_set_s_order():
     """Four images, zero-shot says class 0 for all; the method says 1 for those that it saw at places 1 and 3."""
     z, truth = torch.eye(2)[[0, 0, 0, 0]], torch.tensor([0, 0, 1, 1])
-    pictures = [Image.new("RGB", (300, 150), colour) for colour in ("red", "green", "blue", "white")]
+    pictures = [png(Image.new("RGB", (300, 150), colour)) for colour in ("red", "green", "blue", "white")]
     domain = Domain([f"{i}.png" for i in range(4)], [""] * 4, truth.tolist(), lambda i: pictures[i] if i != 3 else None)
     embedded = Embedded(EmbeddingSet(torch.eye(2), 10.0, {"d": (z, truth)}), {"data": {"classes": ["cat", "dog"]}})
     embedded.pictures = ImageSet("own", ["cat", "dog"], {"d": domain}, {})

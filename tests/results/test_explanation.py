@@ -10,10 +10,12 @@ from math import comb
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, evaluate
 from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.cli import main
+from clip_tca.datasets.synthetic import synthetic
 from clip_tca.results.explanation import explain_record, explain_state
 from clip_tca.results.gains import gains, half_width, most_differing
 from clip_tca.results.reliability import indicators, verdict
@@ -159,6 +161,21 @@ def test_a_record_is_explained_domain_by_domain(record, tmp_path, capsys):
     assert rows["linear-tca:reference"].endswith("none: an oracle")
     assert "beyond chance it gained in 2 and lost in 0" in text
     assert max(map(len, text.splitlines())) < 150
+
+
+def test_classes_that_are_never_predicted_are_in_the_explanation_and_not_logged(tmp_path, caplog, capsys):
+    """One class less would have been enough for these embeddings: the text of the fourth is that of none."""
+    made = synthetic(0, classes=4, dim=24, images=60)
+    text = made.text.clone()
+    text[..., 3, :] = -text[..., :3, :].mean(dim=-2)
+    tensors = {"text.single": text}
+    for name, (z, y) in made.domains.items():
+        tensors |= {f"{name}.embeddings": z, f"{name}.labels": y}
+    save_file(tensors, tmp_path / "made.safetensors", metadata={"scale": str(made.scale)})
+    record = evaluate(str(tmp_path / "made.safetensors"), methods=["zero-shot", "linear-tca"])
+    assert record["rows"][1]["diagnosis"]["predicted"][3] == 0
+    assert "never predicted" not in caplog.text
+    assert "1 of 4 classes are missed: 1 never predicted (3)." in " ".join(" ".join(explain_record(record)).split())
 
 
 def test_a_record_as_json_holds_every_figure(record, tmp_path, capsys):

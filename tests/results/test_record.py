@@ -18,6 +18,7 @@ from clip_tca.datasets.synthetic import synthetic
 from clip_tca.results.record import check, read
 from clip_tca.results.rendering import render
 from clip_tca.results.schema import FORMATS, EvaluationRecord, ResultRow
+from clip_tca.results.table import accuracy_table
 from clip_tca.results.validation import validate
 
 
@@ -315,3 +316,51 @@ def test_an_unknown_format_is_named_with_those_allowed(whole):
     with pytest.raises(ValueError, match="format: 'html'; allowed are table, json, csv, markdown, latex"):
         render(whole, "html")
     assert all(render(whole, name) for name in FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("methods", "accuracies", "lead"),
+    [
+        (["zero-shot", "linear-tca", "conditional-tca"], [50, 90, 60],
+         "conditional-tca gains 10.00 points over zero-shot on average, without labels: 50.00 → 60.00."),
+        (["zero-shot", "linear-tca", "conditional-tca"], [50, 90, 45],
+         "conditional-tca loses 5.00 points against zero-shot on average: 50.00 → 45.00."),
+        (["zero-shot", "linear-tca"], [50, 50],
+         "linear-tca neither gains nor loses against zero-shot on average: 50.00."),
+        (["zero-shot", "t3a"], [50, 51],
+         "t3a gains 1.00 points over zero-shot on average, without labels: 50.00 → 51.00."),
+        (["zero-shot", "linear-tca:reference"], [50, 90], None),
+        (["zero-shot"], [50], None),
+        (["conditional-tca"], [50], None),
+    ],
+)  # fmt: skip
+def test_the_table_begins_with_what_was_gained_or_lost_by_the_method_that_leads(methods, accuracies, lead):
+    """It is named beforehand, not the best of the record, and never an oracle."""
+    record = clip_tca.evaluate("synthetic", methods=methods)
+    for row in record["rows"]:
+        row["accuracy"] = accuracies[methods.index(row["method"])]
+    shown = render(record).splitlines()
+    assert shown[: 2 if lead else 0] == ([lead, ""] if lead else [])
+    assert shown[2 if lead else 0].startswith("Accuracy (%) on synthetic")
+    assert render(record, "markdown").startswith("Accuracy (%)")
+
+
+def test_the_demo_s_table_says_what_it_is_and_what_to_type_next(record):
+    record["dataset"], record["data"]["origin"] = "demo", {"kind": "demo"}
+    notes = accuracy_table(record).notes
+    assert "the demo's numbers" in notes[0]
+    assert notes[1].endswith("clip-tca eval --dataset folder --data-dir DIR")
+    assert notes[2].endswith("clip-tca eval --dataset pacs")
+
+
+@pytest.mark.parametrize(("model", "head"), [("demo", "photo (seen)"), ("ViT-B-32", "photo")])
+def test_a_domain_that_the_bundled_model_was_trained_on_is_marked(model, head, record):
+    record["dataset"], record["model"] = "pacs", {"model": model, "pretrained": "", "weights": "0" * 64}
+    record["model"] |= {"precision": "fp32", "device": "cpu"}
+    old = next(iter(record["data"]["domains"]))
+    record["data"]["domains"] = {"photo" if name == old else name: n for name, n in record["data"]["domains"].items()}
+    for row in record["rows"]:
+        row["domain"] = "photo" if row["domain"] == old else row["domain"]
+    table = accuracy_table(record)
+    assert head in table.head
+    assert any("seen these pictures in training" in note for note in table.notes) == (model == "demo")

@@ -41,9 +41,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from tests.robustness.killing import Command, finish, kill_before, start, strike
+from tests.tiny_clip import MODEL
 
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
-PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", "demo", "--workers", "1"]
+PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", MODEL, "--workers", "1"]
 ADAPT = ["--text", "../inputs/text.npy", "-o"]
 EVERYTHING = ["--write", "embeddings,labels,scores"]
 

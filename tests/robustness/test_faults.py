@@ -39,7 +39,7 @@ from clip_tca.cli import main
 from clip_tca.core import files
 from clip_tca.datasets.folder import load_folder
 from clip_tca.encoding import decoding, embedder
-from tests.conftest import MODEL
+from tests.tiny_clip import MODEL
 
 OLD = "of an earlier run"
 

@@ -31,6 +31,7 @@ from tests.robustness import fuzz
 from tests.robustness.fuzz import run
 from tests.robustness.fuzzing import TARGETS
 from tests.robustness.fuzzing.target import Target
+from tests.tiny_clip import MODEL
 
 fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the fuzzer needs fork")
 
@@ -337,7 +338,7 @@ def test_hostile_folder_and_file_names_go_through_eval_and_report_as_text(tmp_pa
             shade.save(folder / f"{i}<b>.png")
         with contextlib.suppress(OSError):  # a file system that takes UTF-8 only
             os.rename(folder / "0<b>.png", os.fsencode(folder) + b"/\xff\xfe.png")
-    options = ["--dataset", "folder", "--data-dir", str(tmp_path / "data"), "--model", "demo", "--workers", "0"]
+    options = ["--dataset", "folder", "--data-dir", str(tmp_path / "data"), "--model", MODEL, "--workers", "0"]
     result = tmp_path / "r.json"
     methods = ["--method", "zero-shot", "--method", "linear-tca", "--examples", "3"]
     assert main(["eval", *options, *methods, "-o", str(result)]) == 0

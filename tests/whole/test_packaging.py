@@ -17,7 +17,7 @@ from clip_tca.core.resources import resource
 from tests.conftest import ROOT
 
 RESOURCES = ("prompts/**/*.txt", "eval/recipes/*.toml", "eval/reported/*.json", "eval/demo/model.safetensors",
-             "eval/demo/open_clip_config.json")  # fmt: skip
+             "eval/demo/open_clip_config.json", "eval/demo/pictures.parquet", "eval/demo/LICENCES.md")  # fmt: skip
 """What ``clip_tca.core.resources.resource`` is asked for."""
 
 CODE = (".py", ".css", ".js", ".typed")

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from clip_tca.cli import main
-from clip_tca.methods.registry import METHODS
-from tests.conftest import PACS, ROOT
+from clip_tca.methods.registry import DEFAULT_METHODS
+from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -35,25 +35,28 @@ def test_the_two_commands_are_single_lines_that_make_their_own_venv():
 
 def test_the_first_command_prints_what_the_readme_shows(capsys):
     assert main(["eval", "--dataset", "demo"]) == 0
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    out, err = capsys.readouterr()
+    assert err == ""
+    printed = [line.split() for line in out.splitlines()]
     shown = [line.split() for line in blocks("")[0].splitlines()]
     assert [row[:1] for row in printed] == [row[:1] for row in shown]
-    rows = [(ours, theirs) for ours, theirs in zip(printed, shown, strict=True) if ours and ours[0] in METHODS]
-    assert len(rows) == 5
-    for ours, theirs in rows:  # other releases of Pillow or another processor may turn a few of 560 pictures
+    rows = [(ours, theirs) for ours, theirs in zip(printed, shown, strict=True) if ours[-2:] == ["all", "images"]]
+    assert [ours[0] for ours, _ in rows] == list(DEFAULT_METHODS)
+    for ours, theirs in rows:  # other releases of Pillow or another processor may turn a few of 600 pictures
         assert all(abs(float(a) - float(b)) < 1.1 for a, b in zip(ours[1:-2], theirs[1:-2], strict=True))
 
 
-def test_the_script_prints_what_the_readme_shows(pacs, tmp_path):
-    script = tmp_path / "adapt.py"
+def test_the_script_prints_what_the_readme_shows(tmp_path):
+    script, embeddings = tmp_path / "adapt.py", tmp_path / "demo.safetensors"
+    assert main(["embed", "--dataset", "demo", "-o", str(embeddings)]) == 0
     script.write_text(blocks("python")[0], encoding="utf-8")
     assert len(script.read_text().splitlines()) <= 10
-    done = subprocess.run([sys.executable, script, PACS], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, script, embeddings], capture_output=True, text=True, check=True)
     printed = [line.split() for line in done.stdout.splitlines()]
     shown = [line.split() for line in blocks("")[1].splitlines()]
     assert [row[0] for row in printed] == [row[0] for row in shown]
     for ours, theirs in zip(printed, shown, strict=True):
-        assert all(abs(float(a) - float(b)) < 0.2 for a, b in zip(ours[1:], theirs[1:], strict=True))
+        assert all(abs(float(a) - float(b)) < 1.1 for a, b in zip(ours[1:], theirs[1:], strict=True))
 
 
 def test_the_streaming_snippet_runs(shifted, tmp_path, monkeypatch):
