@@ -1,7 +1,8 @@
 """The encoder contract: what a model of any library offers, so that it can embed images and texts.
 
-:mod:`clip_tca.encoding.open_clip` meets it for open_clip. An encoder of another library (transformers, torchvision) is
-another subclass of :class:`Encoder`; nothing else in the package asks which library it is.
+:mod:`clip_tca.encoding.open_clip`, ``torchvision``, ``timm`` and ``transformers`` beside it meet the contract for their
+libraries; :func:`clip_tca.encoding.registry.make_encoder` chooses by the model's name. Nothing else in the package asks
+which library it is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from clip_tca.classifier import LinearClassifier
+
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -23,11 +28,12 @@ class Identity:
     Attributes:
         model: Name of the architecture.
         pretrained: Tag or file name of the weights.
-        weights: SHA-256 of the weights file.
+        weights: SHA-256 of the weights file, or of the loaded weights where there is no single file.
         configuration: Hash of the architecture's configuration.
         preprocessing: Size, crop, interpolation, mean and standard deviation.
         precision: ``fp32``, ``fp16`` or ``bf16``.
-        scale: exp of the model's logit scale.
+        scale: exp of the model's logit scale; 1 for a model with its own head.
+        bias: The model's logit bias (SigLIP); 0 for others.
     """
 
     model: str
@@ -37,10 +43,11 @@ class Identity:
     preprocessing: dict[str, Any]
     precision: str
     scale: float
+    bias: float = 0.0
 
 
 class Encoder(ABC):
-    """f: from images, and from texts if there is a text tower, to embeddings; in ``fp32``, ``fp16`` or ``bf16``."""
+    """f: from images, and from texts if there is a text tower, to embeddings; ``fp16`` and ``bf16`` run by autocast."""
 
     device: torch.device
     precision: str
@@ -53,7 +60,7 @@ class Encoder(ABC):
     @property
     @abstractmethod
     def model(self) -> Any:
-        """The torch module. Methods on the image tower use its ``visual`` and ``encode_image``."""
+        """The torch module, in evaluation mode: ``encode_image``, and ``visual``, the image tower to adapt."""
 
     @property
     @abstractmethod
@@ -65,9 +72,17 @@ class Encoder(ABC):
     def dim(self) -> int:
         """Dimension d of the embeddings."""
 
-    @abstractmethod
+    @torch.inference_mode()
     def encode_images(self, batch: Tensor) -> Tensor:
         """Embeddings ``(n, d)`` of preprocessed images ``(n, 3, height, width)``, in float32."""
+        with self._autocast():
+            z: Tensor = self.model.encode_image(batch.to(self.device, non_blocking=True))
+        return z.float()
+
+    @property
+    def head(self) -> LinearClassifier | None:
+        """g, of a model that brings its own linear head; None where prompts build it."""
+        return None
 
     def encode_texts(self, texts: list[str]) -> Tensor:
         """Embeddings ``(n, d)`` of texts, in float32; only for a model with a text tower."""
@@ -82,3 +97,12 @@ class Encoder(ABC):
     def scale(self) -> float:
         """Logit scale."""
         return self.identity.scale
+
+    @property
+    def bias(self) -> float:
+        """Logit bias."""
+        return self.identity.bias
+
+    def _autocast(self) -> torch.autocast:
+        dtype = _DTYPES.get(self.precision)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)

@@ -30,11 +30,10 @@ from clip_tca.encoding.torchscript import is_torchscript, read_torchscript
 log = logging.getLogger("clip_tca")
 
 MODEL, PRETRAINED = "ViT-B-16-quickgelu", "openai"
-_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class OpenClipEncoder(Encoder):
-    """An open_clip model with its preprocessing; ``fp16`` and ``bf16`` run by autocast."""
+    """An open_clip model with its preprocessing."""
 
     def __init__(
         self,
@@ -197,20 +196,9 @@ class OpenClipEncoder(Encoder):
         return self.encode_texts([""]).shape[1]
 
     @torch.inference_mode()
-    def encode_images(self, batch: Tensor) -> Tensor:
-        """Embeddings ``(n, d)`` of preprocessed images ``(n, 3, height, width)``, in float32."""
-        with self._autocast():
-            z: Tensor = self.model.encode_image(batch.to(self.device, non_blocking=True))
-        return z.float()
-
-    @torch.inference_mode()
     def encode_texts(self, texts: list[str], batch: int = 256) -> Tensor:
         """Embeddings ``(n, d)`` of texts, in float32, ``batch`` at a time."""
         batches = (texts[start : start + batch] for start in range(0, len(texts), batch))
         with self._autocast():
             parts = [self.model.encode_text(self.tokenizer(part).to(self.device)).float() for part in batches]
         return torch.cat(parts)
-
-    def _autocast(self) -> torch.autocast:
-        dtype = _DTYPES.get(self.precision)
-        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)

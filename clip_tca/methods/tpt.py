@@ -88,7 +88,7 @@ class TPT(Method):
 
     def prepare(self, picture: Image.Image, transform: Callable[[Image.Image], Tensor]) -> Tensor:
         """The picture and its crops, ``(views, 3, height, width)``; the same for the same picture."""
-        from torchvision.transforms import RandomHorizontalFlip, RandomResizedCrop  # type: ignore[import-untyped]
+        from torchvision.transforms import RandomHorizontalFlip, RandomResizedCrop
 
         picture = picture.convert("RGB")
         original = transform(picture)

@@ -1,0 +1,44 @@
+"""Encoders by the names that ``--model`` takes: ``LIBRARY:NAME``, or a name of open_clip.
+
+An encoder is imported when it is asked for, and so is its library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from clip_tca.encoding.open_clip import PRETRAINED, OpenClipEncoder
+
+if TYPE_CHECKING:
+    from clip_tca.encoding.base import Encoder
+    from clip_tca.encoding.store import Store
+
+_HOMES = {"torchvision": "torchvision.TorchvisionEncoder", "timm": "timm.TimmEncoder"}
+OPEN_CLIP = ("hf-hub", "local-dir")
+"""Prefixes of open_clip's own."""
+
+
+def make_encoder(
+    model: str,
+    pretrained: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    store: Store | None = None,
+    trust_pickle: bool = False,
+) -> Encoder:
+    """The encoder of a model; nothing is loaded yet.
+
+    ``pretrained`` None is the default of the library; the other options are those of
+    :class:`clip_tca.encoding.open_clip.OpenClipEncoder`.
+    """
+    library, colon, name = model.partition(":")
+    if not colon or library in OPEN_CLIP:
+        return OpenClipEncoder(model, pretrained or PRETRAINED, device, precision, store, trust_pickle)
+    if library not in _HOMES:
+        allowed = ", ".join(f"{prefix}:" for prefix in (*_HOMES, *OPEN_CLIP))
+        raise ValueError(f"model: {model!r}: unknown prefix {library!r}; allowed are {allowed} and names of open_clip")
+    module, _, kind = _HOMES[library].partition(".")
+    build: Any = getattr(import_module(f"clip_tca.encoding.{module}"), kind)
+    encoder: Encoder = build(name, pretrained, device, precision, trust_pickle)
+    return encoder
