@@ -58,6 +58,15 @@ class LinearClassifier:
         return self.weight.shape[1]
 
     @property
+    def unit_rows(self) -> bool:
+        """Whether it is meant for rows of unit length; any head but one of prompts takes features as they are."""
+        return self.normalize
+
+    def prepared(self, z: Tensor) -> Tensor:
+        """Rows ``(n, d)`` as it is meant for: of unit length, or as they are."""
+        return unit(z) if self.unit_rows else z.to(compute_dtype(z.dtype))
+
+    @property
     def device(self) -> torch.device:
         """Where the weight is."""
         return self.weight.device
@@ -114,7 +123,7 @@ class LinearClassifier:
 
 
 class ZeroShotClassifier(LinearClassifier):
-    """Classification by similarity to text prompts: weight = scale · text, no bias.
+    """Classification by similarity to text prompts: weight = scale · text, and one bias for all classes.
 
     ``logits`` is linear in ``z``: it does not rescale the rows. The adapters do that (``normalize=True``).
 
@@ -124,12 +133,18 @@ class ZeroShotClassifier(LinearClassifier):
     """
 
     def __init__(
-        self, text: Tensor | np.ndarray, scale: float = 100.0, *, classes: Sequence[str] | None = None
+        self,
+        text: Tensor | np.ndarray,
+        scale: float | Tensor = 100.0,
+        *,
+        bias: float = 0.0,
+        classes: Sequence[str] | None = None,
     ) -> None:
         """Take ``text`` as ``(c, d)``, or as ``(templates, c, d)``, which is averaged over the templates.
 
         Each text embedding is normalised, the templates are averaged and the mean is normalised again, as CLIP's
-        own prompt ensembles are.
+        own prompt ensembles are. ``scale`` may be a tensor, as in ``scale=model.logit_scale.exp()``; ``bias`` is the
+        logit bias of SigLIP.
         """
         rows = to_tensor(text, "text")
         if rows.ndim not in (2, 3):
@@ -140,17 +155,25 @@ class ZeroShotClassifier(LinearClassifier):
         empty = (rows == 0).all(dim=-1).reshape(-1)
         if not is_fake(rows) and bool(empty.any()):
             raise ValueError(f"text: row {int(empty.nonzero()[0, 0])} is all zeros; every class needs a text embedding")
+        scale = scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
         if not (isinstance(scale, (int, float, np.number)) and 0 < scale < float("inf")):
             raise ValueError(f"scale: {scale}; a positive number is needed (100 for OpenAI's CLIP)")
         exact_rows = unit(exact(rows))
         mean = exact_rows.mean(dim=0) if rows.ndim == 3 else exact_rows
         self.text = unit(mean).to(compute_dtype(rows.dtype))
         self.scale = float(scale)
-        super().__init__(self.scale * exact(self.text), classes=classes)  # as exact as the statistics need it
+        weight = self.scale * exact(self.text)  # as exact as the statistics need it
+        super().__init__(weight, weight.new_full(weight.shape[:1], bias), classes=classes)
+
+    @property
+    def unit_rows(self) -> bool:
+        """True: prompts are compared with embeddings of unit length."""
+        return True
 
     def fingerprint(self) -> str:
         """A short hash of texts and scale, kept in saved states to notice that they belong to other prompts."""
         content = self.text.cpu().to(torch.float32).numpy().tobytes() + str(self.scale).encode()
+        content += b"" if not bool(self.bias.any()) else str(float(self.bias[0])).encode()
         return hashlib.sha256(content).hexdigest()[:16]
 
 

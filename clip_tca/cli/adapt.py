@@ -203,13 +203,11 @@ def read_texts(options: argparse.Namespace, device: torch.device) -> ClassTexts:
     path = Path(options.text)
     if options.model is None:
         return class_texts.read_texts(path, options.text_column, options.scale, str(device))
-    from clip_tca.encoding.open_clip import PRETRAINED, OpenClipEncoder
+    from clip_tca.encoding.registry import make_encoder
     from clip_tca.encoding.store import Store
 
     store = Store()
-    encoder = OpenClipEncoder(
-        options.model, options.pretrained or PRETRAINED, str(device), "auto", store, options.trust_pickle
-    )
+    encoder = make_encoder(options.model, options.pretrained, str(device), "auto", store, options.trust_pickle)
     return class_texts.encode_texts(path, options.prompts, encoder, store, options.scale)
 
 

@@ -56,9 +56,11 @@ def add_model(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("model")
     add_option = group.add_argument
     add_option(
-        "--model", help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR or demo (default: ViT-B-16-quickgelu)"
+        "--model",
+        help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR or demo (default: ViT-B-16-quickgelu); a classifier "
+        "with its own head: torchvision:NAME, timm:NAME",
     )
-    add_option("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
+    add_option("--pretrained", metavar="TAG|FILE", help="its weights (default: openai, or the library's)")
     add_trust(group)
     add_option("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     add_option("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
@@ -77,7 +79,11 @@ def add_prompts(command: argparse.ArgumentParser) -> None:
     """Which prompts."""
     group = command.add_argument_group("prompts")
     group.add_argument("--prompts", metavar="NAME|FILE", help="single, watt or a file of templates (default: single)")
-    group.add_argument("--class-names", metavar="raw|clean|FILE", help="default: clean; raw in --protocol watt")
+    group.add_argument(
+        "--class-names",
+        metavar="raw|clean|FILE",
+        help="default: clean; raw in --protocol watt; of a model with its own head, a file names all outputs",
+    )
 
 
 def add_method(group: argparse._ArgumentGroup) -> None:

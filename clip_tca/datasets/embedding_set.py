@@ -1,4 +1,4 @@
-"""A data set as embeddings: class texts, and for each domain the embeddings of its images and their labels."""
+"""A data set as embeddings: g, as class texts or a head, and for each domain embeddings of its images and labels."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.files import write_tensors
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
 from clip_tca.datasets.formats.safetensors import SafetensorsFile
@@ -20,25 +21,41 @@ class EmbeddingSet:
     """A data set without its images.
 
     Attributes:
-        text: ``(c, d)`` or ``(templates, c, d)`` text embeddings of the classes.
+        text: ``(c, d)`` or ``(templates, c, d)`` text embeddings of the classes; None if there is a head.
         scale: Logit scale of the model.
         domains: For each domain the embeddings ``(n, d)`` and, for scoring only, the labels ``(n,)``.
         classes: Class names, if they are known.
         about: Model and prompts that the embeddings came from, if they are known; saved in the file.
+        head: The model's own linear head; None if texts build the classifier.
+        bias: Logit bias of the model, with texts.
     """
 
-    text: Tensor
+    text: Tensor | None
     scale: float
     domains: dict[str, tuple[Tensor, Tensor]]
     classes: list[str] | None = None
     about: dict[str, Any] = field(default_factory=dict)
+    head: LinearClassifier | None = None
+    bias: float = 0.0
+
+    def classifier(self, device: torch.device | str = "cpu") -> LinearClassifier:
+        """g, on a device."""
+        if self.head is not None:
+            weight, bias = self.head.weight.to(device), self.head.bias.to(device)
+            return LinearClassifier(weight, bias, classes=self.head.classes)
+        if self.text is None:
+            raise ValueError("text: None, and no head; one of them makes the classifier")
+        return ZeroShotClassifier(self.text.to(device), self.scale, bias=self.bias)
 
     def save(self, path: str | Path, text: str = "text.single") -> None:
-        """Write a file that :func:`load_embeddings` reads, with the text embeddings under the name ``text``."""
-        tensors = {text: self.text.contiguous()}
+        """Write a file that :func:`load_embeddings` reads; text embeddings are put under the name ``text``."""
+        tensors = {} if self.text is None else {text: self.text.contiguous()}
+        if self.head is not None:
+            tensors = {"head.weight": self.head.weight.contiguous(), "head.bias": self.head.bias.contiguous()}
         for name, (z, y) in self.domains.items():
             tensors |= {f"{name}.embeddings": z.contiguous(), f"{name}.labels": y.contiguous()}
         metadata = {"scale": str(self.scale), "classes": json.dumps(self.classes), "about": json.dumps(self.about)}
+        metadata |= {"bias": str(self.bias)} if self.bias else {}
         write_tensors(Path(path), tensors, metadata)
 
 
@@ -47,7 +64,8 @@ def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
 
     The file holds the tensors ``DOMAIN.embeddings`` ``(n, d)`` and ``DOMAIN.labels`` ``(n,)`` for every domain,
     ``text.NAME`` with the text embeddings of the classes for every set of prompts, and in its metadata the logit
-    ``scale`` of the model; ``classes`` and ``about`` there are optional.
+    ``scale`` of the model; ``bias``, ``classes`` and ``about`` there are optional. In place of texts it may hold the
+    model's own head, ``head.weight`` ``(c, d)`` and ``head.bias`` ``(c,)``; then it needs no scale.
 
     Args:
         path: The file.
@@ -64,19 +82,21 @@ def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
     file = SafetensorsFile(path)
     texts = [name for name in file.headers if name.startswith("text.")]
     text = text or (texts[0] if len(texts) == 1 else "text.watt")
+    has_head = "head.weight" in file.headers
     try:
-        data = _read(file, text if text in texts else texts[0])
+        data = _read(file, None if has_head else text if text in texts else texts[0])
         _check(data)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, text.NAME and a scale"
+            f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, text.NAME and a "
+            "scale, or head.weight"
         ) from None
-    if text not in texts:
+    if text not in texts and not has_head:
         raise ValueError(f"{path}: no {text}, but {', '.join(texts)}; choose one of those by --prompts")
     return data
 
 
-def _read(file: SafetensorsFile, text: str) -> EmbeddingSet:
+def _read(file: SafetensorsFile, text: str | None) -> EmbeddingSet:
     names = [name.removesuffix(".embeddings") for name in file.headers if name.endswith(".embeddings")]
     for tensor in (f"{name}.labels" for name in names):
         if tensor not in file.headers:
@@ -84,16 +104,21 @@ def _read(file: SafetensorsFile, text: str) -> EmbeddingSet:
     domains = {name: (file.read(f"{name}.embeddings"), file.read(f"{name}.labels").long()) for name in names}
     optional = (("classes", "null"), ("about", "{}"))
     classes, about = (json.loads(file.metadata.get(key, default)) for key, default in optional)
-    return EmbeddingSet(file.read(text), float(file.metadata["scale"]), domains, classes, about)
+    if text is None:
+        bias = file.read("head.bias") if "head.bias" in file.headers else None
+        head = LinearClassifier(file.read("head.weight"), bias, classes=classes)
+        return EmbeddingSet(None, 1.0, domains, classes, about, head)
+    scale, offset = float(file.metadata["scale"]), float(file.metadata.get("bias", 0.0))
+    return EmbeddingSet(file.read(text), scale, domains, classes, about, bias=offset)
 
 
 def _check(data: EmbeddingSet) -> None:
     """Raise ValueError or TypeError where texts, embeddings, labels and names do not fit each other."""
-    classifier = ZeroShotClassifier(data.text, data.scale)
+    classifier = data.classifier()
     if data.classes is not None and [str(name) for name in data.classes] != data.classes:
         raise ValueError(f"classes: {data.classes!r}; a list of names is needed")
     if data.classes is not None and len(data.classes) != classifier.n_classes:
-        raise ValueError(f"classes: {len(data.classes)} names, but the texts have {classifier.n_classes}")
+        raise ValueError(f"classes: {len(data.classes)} names, but g has {classifier.n_classes}")
     if not data.domains:
         raise ValueError("no domain in it")
     for name, (z, y) in data.domains.items():

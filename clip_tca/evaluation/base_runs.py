@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from clip_tca.classifier import ZeroShotClassifier
-from clip_tca.core.tensors import unit
+from clip_tca.classifier import LinearClassifier
 from clip_tca.encoding.decoding import loader
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.memory import PeakMemory
@@ -48,7 +47,7 @@ class Plain(Method):
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Embed and predict."""
-        z = unit(self.encode(batch))
+        z = self.classifier.prepared(self.encode(batch))
         return z, self.classifier.logits(z)
 
     predict = __call__
@@ -106,11 +105,10 @@ class BaseRuns:
         return z, logits
 
     def make(self, name: str, options: dict[str, Any]) -> Method:
-        """A method by its name, for the prompts (and the model, if it sees images) of this evaluation."""
+        """A method by its name, for the classifier (and the model, if it sees images) of this evaluation."""
         kind = Plain if name == PLAIN_CLIP else base_method(name)
         embedded, encoder = self.embedded, self.embedded.encoder
-        model: Any = None
-        tokenizer: Any = None
+        prompts, model, tokenizer = embedded.prompts, cast(Any, None), cast(Any, None)
         if kind.sees == "images":
             if encoder is None:
                 raise ValueError(f"method: {name!r} works on images, and this data set has embeddings only")
@@ -118,19 +116,24 @@ class BaseRuns:
                 raise ValueError(
                     f"method: {name!r} needs gradients, which {encoder.precision} rounds away; use --precision fp32"
                 )
-            model, tokenizer = encoder.model, encoder.tokenizer
-        text = torch.nn.functional.normalize(embedded.data.text.to(self.device), dim=-1)
-        text = text if text.ndim == 3 else text[None]
-        prompts, scale = embedded.prompts, embedded.data.scale
-        texts = TextPrompts(prompts.classes, prompts.templates, text, scale, tokenizer) if prompts else None
-        task = Task(ZeroShotClassifier(text, scale), model, texts)
+            model, tokenizer = encoder.model, encoder.tokenizer if prompts else None
+        texts = None
+        if prompts is not None and embedded.data.text is not None:
+            text = torch.nn.functional.normalize(embedded.data.text.to(self.device), dim=-1)
+            texts = TextPrompts(prompts.classes, prompts.templates, text, embedded.data.scale, tokenizer)
+        task = Task(self._classifier, model, texts)
         if kind is Plain and encoder is not None:
             return Plain(task, encoder.encode_images)
         return kind(task, **options)  # type: ignore[call-arg]  # every base method takes a task
 
+    @cached_property
+    def _classifier(self) -> LinearClassifier:
+        return self.embedded.data.classifier(self.device)
+
     def _batches(self, method: Method, domain: str, order: Tensor) -> Iterator[Tensor]:
         if method.sees == "embeddings":
-            yield from unit(self.embedded.data.domains[domain][0][order].to(self.device)).split(self.batch)
+            z = self.embedded.data.domains[domain][0][order].to(self.device)
+            yield from self._classifier.prepared(z).split(self.batch)
             return
         pictures, encoder = self.embedded.pictures, self.embedded.encoder
         if pictures is None or encoder is None:

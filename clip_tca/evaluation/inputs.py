@@ -8,17 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
 from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.image_source import ImageSource
-from clip_tca.datasets.prompts import Prompts, class_names, load_prompts
+from clip_tca.datasets.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
 from clip_tca.datasets.registry import domain_named
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.embedder import BATCH, Embedder
-from clip_tca.encoding.open_clip import MODEL, PRETRAINED, OpenClipEncoder
+from clip_tca.encoding.head_classes import head_for
+from clip_tca.encoding.open_clip import MODEL
+from clip_tca.encoding.registry import make_encoder
 from clip_tca.encoding.store import Store, checksum
 from clip_tca.results.schema import DataInfo, InputRecord, ModelInfo, PromptInfo
 from clip_tca.results.validation import validate
@@ -45,13 +49,14 @@ class Inputs(ImageSource):
     Attributes:
         dataset: As in :class:`clip_tca.datasets.image_source.ImageSource`, like all about the pictures; or, without
             pictures, ``synthetic`` or a safetensors file of stored embeddings.
-        model: open_clip model; None is ``ViT-B-16-quickgelu``, or the bundled model for the demo.
-        pretrained: Tag or file of its weights.
+        model: As in :func:`clip_tca.encoding.registry.make_encoder`; None is ``ViT-B-16-quickgelu``, or the bundled
+            model for the demo.
+        pretrained: Tag or file of its weights; None is the library's default.
         trust_pickle: Load a legacy checkpoint that is a pickle, which can run any code.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
-        prompts: ``single``, ``watt`` or a file of templates.
-        class_names: ``clean``, ``raw`` or a class-name file.
+        prompts: ``single``, ``watt`` or a file of templates; not used by a model with its own head.
+        class_names: ``clean``, ``raw`` or a class-name file, which for a model with its own head names all its outputs.
         skip_bad: Continue without images that can't be read.
         cache: Read and write the embedding store.
         workers: Processes that decode images; None is the number of cores, at most 8.
@@ -61,7 +66,7 @@ class Inputs(ImageSource):
     """
 
     model: str | None = None
-    pretrained: str = PRETRAINED
+    pretrained: str | None = None
     trust_pickle: bool = False
     device: str = "auto"
     precision: str = "auto"
@@ -79,7 +84,7 @@ class Inputs(ImageSource):
         check_whole("workers", self.workers, 0, also=None)
         check_whole("encode_batch_size", self.encode_batch_size)
         stored = self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
-        names_model = self.model or self.pretrained != PRETRAINED or self.precision != "auto"
+        names_model = self.model or self.pretrained or self.precision != "auto"
         if stored and (names_model or self.data_dir or self.hub_id):
             raise ValueError(
                 f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder and hub don't apply"
@@ -102,7 +107,7 @@ class Inputs(ImageSource):
             raise ValueError(f"{self.dataset}: its metadata is damaged ({error}); write it again") from None
         info: DataInfo = {
             "origin": origin,
-            "classes": data.classes or [str(label) for label in range(data.text.shape[-2])],
+            "classes": data.classes or [str(label) for label in range(data.classifier().n_classes)],
             "domains": {domain: {"images": len(labels)} for domain, (_, labels) in data.domains.items()},
             "differences": [],
             "ignored": [],
@@ -121,20 +126,22 @@ class Inputs(ImageSource):
         load_prompts(self.prompts, ())  # cheap checks come before expensive work
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
-        encoder = OpenClipEncoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
+        encoder = make_encoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
         self.check()
         if self.data_dir is None:
             _ = encoder.identity  # a data set from the hub is the larger download
         data = self.load()
-        names = class_names(data.classes, self.class_names, self.dataset if data.expected else None)
-        prompts = load_prompts(self.prompts, names)
+        head = self._head(encoder, data)
+        how = self.class_names if head is None or self.class_names in CLASS_NAMES else "clean"
+        names = class_names(data.classes, how, self.dataset if data.expected else None)
+        prompts = load_prompts(self.prompts, names) if head is None else None
         began = time.perf_counter()
         embedder = Embedder(encoder, store, self.skip_bad, self.workers, self.encode_batch_size, self.progress)
-        text = embedder.texts(prompts)
+        text = embedder.texts(prompts) if prompts is not None else None
         z = embedder.pictures(data)
         seconds = time.perf_counter() - began
-        labels = {name: torch.tensor(domain.labels) for name, domain in data.domains.items()}
-        embedded = EmbeddingSet(text, encoder.scale, {name: (z[name], labels[name]) for name in z}, names)
+        domains = {name: (z[name], torch.tensor(domain.labels)) for name, domain in data.domains.items()}
+        embedded = EmbeddingSet(text, encoder.scale, domains, names, head=head, bias=encoder.bias)
         identity = encoder.identity
         model_info: ModelInfo = {
             "model": identity.model,
@@ -145,14 +152,9 @@ class Inputs(ImageSource):
             "preprocessing": identity.preprocessing,
             "scale": encoder.scale,
         }
-        prompt_info: PromptInfo = {
-            "name": prompts.name,
-            "templates": list(prompts.templates),
-            "class_names": self.class_names if self.class_names in ("raw", "clean") else Path(self.class_names).name,
-            "classes": names,
-            "texts_sha256": prompts.fingerprint(),
-            "embeddings_sha256": checksum(text),
-        }
+        if encoder.head is not None:
+            model_info["head"] = encoder.head.n_classes
+        prompt_info = None if prompts is None or text is None else self._prompt_info(prompts, text)
         about: InputRecord = {
             "dataset": data.name if data.expected or self.dataset == "demo" else "folder",
             "data": _data_info(data, embedder.left_out),
@@ -162,6 +164,31 @@ class Inputs(ImageSource):
         }
         embedded.about = {"model": model_info, "prompts": prompt_info}
         return Embedded(embedded, about, data, encoder, prompts)
+
+    def _head(self, encoder: Encoder, data: ImageSet) -> LinearClassifier | None:
+        """The model's own head for the classes of the data set; None if prompts build the classifier."""
+        head, model = encoder.head, encoder.identity.model
+        if head is None:
+            return None
+        if self.class_names not in CLASS_NAMES:
+            outputs = list(read_classes(Path(self.class_names)))
+            if len(outputs) != head.n_classes:
+                raise ValueError(
+                    f"class names: {self.class_names} has {len(outputs)} names, the head of {model} {head.n_classes} "
+                    "classes; write one name a line for every output of the head, in their order"
+                )
+            head = LinearClassifier(head.weight, head.bias, classes=outputs)
+        return head_for(head, data.classes, model)
+
+    def _prompt_info(self, prompts: Prompts, text: Tensor) -> PromptInfo:
+        return {
+            "name": prompts.name,
+            "templates": list(prompts.templates),
+            "class_names": self.class_names if self.class_names in CLASS_NAMES else Path(self.class_names).name,
+            "classes": list(prompts.classes),
+            "texts_sha256": prompts.fingerprint(),
+            "embeddings_sha256": checksum(text),
+        }
 
 
 def _data_info(data: ImageSet, left_out: int) -> DataInfo:

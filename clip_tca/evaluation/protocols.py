@@ -18,7 +18,6 @@ from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.tensors import unit
 from clip_tca.evaluation.method_spec import MethodSpec
 from clip_tca.results.schema import Protocol, Setting
 
@@ -123,5 +122,5 @@ def predicted_classes(
         return classifier.predict(z) if logits is None else logits.argmax(dim=1)
     adapted = adapter.logits(z)
     if logits is not None:
-        adapted = logits + adapted - classifier.logits(unit(z))
+        adapted = logits + adapted - classifier.logits(classifier.prepared(z))
     return adapted.argmax(dim=1)

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from clip_tca.adapters.base import class_log, silenced
 from clip_tca.adapters.diagnosis import diagnose
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole, one_of
 from clip_tca.core.device import choose_device
 from clip_tca.core.processes import current
@@ -100,7 +100,7 @@ def evaluate(
     if profile and embedded.pictures is None:
         raise ValueError(f"profile: {dataset} holds embeddings only, and plain CLIP is timed on images; leave it out")
     about, device = embedded.about, choose_device(source.device)
-    classifier = ZeroShotClassifier(embedded.data.text.to(device), embedded.data.scale)
+    classifier = embedded.data.classifier(device)
     runs = BaseRuns(embedded, device, batch_size, source.workers, source.progress, setting == "episodic")
     processes = current()
     tasks = [(domain, seed) for domain in embedded.data.domains for seed in range(seeds)]
@@ -151,7 +151,7 @@ class Results:
 
 def _measure(
     specs: list[MethodSpec],
-    classifier: ZeroShotClassifier,
+    classifier: LinearClassifier,
     runs: BaseRuns,
     setting: Setting,
     protocol: Protocol,

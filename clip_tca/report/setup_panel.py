@@ -9,7 +9,7 @@ from clip_tca.report.html_tables import single
 from clip_tca.report.markup import Content, Safe, count, join, tag
 from clip_tca.report.run import Run, Section
 from clip_tca.results.schema import PROTOCOLS, MethodInfo, Setting
-from clip_tca.results.table import has_batches, model_line
+from clip_tca.results.table import has_batches, head_line, model_line
 
 MEANING: dict[Setting, str] = {
     "transductive": "one fit on the whole domain",
@@ -28,11 +28,12 @@ def facts(run: Run) -> Safe:
     shuffles = "one shuffle" if seeds == 1 else f"{seeds} shuffles, mean ± standard deviation"
     templates = prompts["templates"] if prompts else []
     template = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
+    without = head_line(model) or "stored with the embeddings"
     return definitions(
         {
             "Data": f"{record['dataset']}: {size}",
             "Model": model_line(model) if model else "stored embeddings; the file does not say of which model",
-            "Prompts": f"{prompts['name']}: {template}" if prompts else "stored with the embeddings",
+            "Prompts": f"{prompts['name']}: {template}" if prompts else without,
             "Setting": f"{record['setting']}: {MEANING[record['setting']]}",
             "Protocol": f"{record['protocol']}: accuracy divided by {PROTOCOLS[record['protocol']]}",
             "Order": f"batch {record['batch_size']}, {shuffles}" if has_batches(record) else shuffles,
@@ -46,6 +47,7 @@ def setup(run: Run) -> Section:
     record = run.record
     model, prompts, data = record["model"], record["prompts"], record["data"]
     unknown = tag("p", "The file of embeddings does not say.", class_="note")
+    no_prompts = tag("p", f"None: {head}.", class_="note") if (head := head_line(model)) else unknown
     domains = [[name, str(d["images"]), d.get("files_sha256", "")[:12]] for name, d in data["domains"].items()]
     parts: list[Content] = [
         tag("h4", "Data"),
@@ -62,7 +64,7 @@ def setup(run: Run) -> Section:
         tag("h4", "Model"),
         definitions(model) if model else unknown,
         tag("h4", "Prompts"),
-        definitions({name: value for name, value in prompts.items() if name != "classes"}) if prompts else unknown,
+        definitions({name: value for name, value in prompts.items() if name != "classes"}) if prompts else no_prompts,
         tag("h4", "Methods"),
         single("Parameters", ["method", "uses labels", "parameters"], [_method(run, m) for m in record["methods"]]),
         tag("h4", "Versions"),

@@ -55,7 +55,10 @@ class DataInfo(TypedDict):
 
 
 class ModelInfo(TypedDict):
-    """The encoder: architecture, tag or file of the weights, their SHA-256, precision and device."""
+    """The encoder: architecture, tag or file of the weights, their SHA-256, precision and device.
+
+    ``head``: number of outputs of the model's own head, if that classifies in place of prompts.
+    """
 
     model: str
     pretrained: str | None
@@ -64,6 +67,7 @@ class ModelInfo(TypedDict):
     device: str
     preprocessing: NotRequired[dict[str, Any]]
     scale: NotRequired[float]
+    head: NotRequired[int]
 
 
 class PromptInfo(TypedDict):

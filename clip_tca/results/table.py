@@ -96,6 +96,11 @@ def model_line(model: ModelInfo) -> str:
     return f"{model['model']} ({weights}sha256 {model['weights'][:12]}), {model['precision']}, {model['device']}"
 
 
+def head_line(model: ModelInfo | None) -> str | None:
+    """The model's own head, if that classifies; None if prompts do, or it is not known."""
+    return f"the model's own head, {model['head']} classes" if model and "head" in model else None
+
+
 def _head(domains: list[str]) -> list[str]:
     return ["method", *domains, "average", "gain", "divided by"]
 
@@ -154,6 +159,8 @@ def _title(record: EvaluationRecord) -> list[str]:
     model, prompts = record["model"], record["prompts"]
     if model:
         lines.append(f"Model {model_line(model)}.")
+    if head := head_line(model):
+        lines.append(f"Classifier: {head}.")
     if prompts:
         count = len(prompts["templates"])
         templates = f'"{prompts["templates"][0]}"' if count == 1 else f"{count} templates"

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 from clip_tca.adapters.base import log as adapters_log
 from clip_tca.adapters.base import silenced
-from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.core.device import choose_device
 from clip_tca.core.files import atomic
 from clip_tca.core.provenance import commit, versions
@@ -65,8 +64,7 @@ def run_study(
         embedded = source.embed()
         about = embedded.about
         domain = choose_reference(study, list(embedded.data.domains), reference)
-        text = embedded.data.text.to(choose_device(source.device))
-        classifier = ZeroShotClassifier(text, embedded.data.scale)
+        classifier = embedded.data.classifier(choose_device(source.device))
         subject = Subject(embedded, classifier, domain, source.progress)
     elif dataset is not None or reference is not None:
         log.warning("%s makes its own data: %s is ignored", name, dataset or reference)
