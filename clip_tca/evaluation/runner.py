@@ -5,6 +5,7 @@ Everything that changes from run to run is in the record's ``cost``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, cast
@@ -27,7 +28,8 @@ from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.method_spec import MethodSpec, method_specs
 from clip_tca.evaluation.protocols import divisor, for_setting, order, predict, predicted_classes
 from clip_tca.evaluation.source_forgetting import check_forgetting, measure_forgetting
-from clip_tca.methods.registry import DEFAULT_METHODS
+from clip_tca.methods.base import UnsuitableModelError
+from clip_tca.methods.registry import DEFAULT_METHODS, EVERY
 from clip_tca.results.schema import (
     PLAIN_CLIP,
     PROTOCOLS,
@@ -40,6 +42,8 @@ from clip_tca.results.schema import (
     ResultRow,
     Setting,
 )
+
+log = logging.getLogger("clip_tca")
 
 
 def evaluate(
@@ -63,7 +67,8 @@ def evaluate(
 
     Args:
         dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`.
-        methods: Names, as in :data:`clip_tca.methods.registry.METHODS`.
+        methods: Names, as in :data:`clip_tca.methods.registry.METHODS`; ``all`` is every method that uses no labels and
+            can run with the model.
         options: Options of the methods, such as ``{"k": 20}``; each goes to the methods that have it.
         setting: ``transductive``, ``online`` or ``episodic`` (see :mod:`clip_tca.evaluation.protocols`).
         protocol: ``full``, ``watt`` or ``kept``.
@@ -102,6 +107,7 @@ def evaluate(
     about, device = embedded.about, choose_device(source.device)
     classifier = embedded.data.classifier(device)
     runs = BaseRuns(embedded, device, batch_size, source.workers, source.progress, setting == "episodic")
+    specs = _suitable(specs, runs, methods) if EVERY in methods else specs
     processes = current()
     tasks = [(domain, seed) for domain in embedded.data.domains for seed in range(seeds)]
     share = tasks[processes.rank :: processes.size]
@@ -147,6 +153,22 @@ class Results:
     rows: list[ResultRow] = field(default_factory=list)
     predictions: dict[tuple[str, str, int], Tensor] = field(default_factory=dict)
     costs: dict[str, Cost] = field(default_factory=dict)
+
+
+def _suitable(specs: list[MethodSpec], runs: BaseRuns, named: Sequence[str]) -> list[MethodSpec]:
+    """Those of all methods that can run with the model; an error if one that can't was ``named``."""
+    suitable = []
+    for spec in specs:
+        try:
+            if spec.base is not None:
+                runs.make(spec.base, spec.base_options)
+            suitable.append(spec)
+        except UnsuitableModelError as error:
+            if spec.name in named:
+                raise
+            if current().first:
+                log.warning("%s is left out: %s", spec.name, error)
+    return suitable
 
 
 def _measure(

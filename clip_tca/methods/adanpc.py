@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
-from clip_tca.methods.base import EmbeddingMethod, prototypes
+from clip_tca.methods.base import EmbeddingMethod, directions, prototypes
 
 BLOCK = 1024
 """Images compared at a time with the memory."""
@@ -70,11 +70,12 @@ class AdaNPC(EmbeddingMethod):
         """Logarithm of the votes of the memory, on the device of ``z`` and in no less than its precision."""
         self.memory_ = self.memory_.to(z.device, torch.promote_types(self.memory_.dtype, z.dtype))
         self.memory_labels_ = self.memory_labels_.to(z.device)
+        unit_z = directions(self.classifier, z)
         if join and self.labels == "zero-shot":
-            self._join(z, self.classifier.log_probabilities(z).exp())
-        votes = torch.cat([self._votes(part) for part in z.split(BLOCK)])
+            self._join(unit_z, self.classifier.log_probabilities(z).exp())
+        votes = torch.cat([self._votes(part) for part in unit_z.split(BLOCK)])
         if join and self.labels == "votes":
-            self._join(z, votes.softmax(dim=1))
+            self._join(unit_z, votes.softmax(dim=1))
         return votes.log()
 
     def _join(self, z: Tensor, p: Tensor) -> None:

@@ -49,10 +49,14 @@ class Task:
     prompts: TextPrompts | None = None
 
 
+class UnsuitableModelError(ValueError):
+    """A method can't run with this model, whatever its options are; ``--method all`` leaves it out."""
+
+
 def required_prompts(task: Task, method: str) -> TextPrompts:
     """The prompts, for a method that works on text; an error if there are none."""
     if task.prompts is None:
-        raise ValueError(
+        raise UnsuitableModelError(
             f"method: {method!r} works on text prompts, and this classifier has none; give class names and a model "
             "with a text tower, or use a method for any linear classifier, such as tent or t3a"
         )
@@ -67,9 +71,19 @@ def scaled_rows(classifier: LinearClassifier) -> tuple[Tensor, float]:
     return classifier.weight / scale, scale
 
 
+def class_rows(classifier: LinearClassifier) -> Tensor:
+    """A row for each class ``(classes, d)`` as g takes rows: its text embedding, else its weight."""
+    return classifier.text if isinstance(classifier, ZeroShotClassifier) else classifier.prepared(classifier.weight)
+
+
+def directions(classifier: LinearClassifier, z: Tensor) -> Tensor:
+    """Unit vectors of rows that g takes; for prompts these are the rows themselves."""
+    return z if classifier.unit_rows else unit(z)
+
+
 def prototypes(classifier: LinearClassifier) -> Tensor:
     """A unit vector for each class ``(classes, d)``: its text embedding, else the direction of its weight."""
-    return classifier.text if isinstance(classifier, ZeroShotClassifier) else unit(classifier.weight)
+    return directions(classifier, class_rows(classifier))
 
 
 class Method(ABC):
@@ -92,10 +106,11 @@ class Method(ABC):
         """Adapt to a batch and predict it.
 
         Args:
-            batch: Images as :meth:`prepare` made them ``(n, …)``, or embeddings ``(n, d)`` of unit length.
+            batch: Images as :meth:`prepare` made them ``(n, …)``, or embeddings ``(n, d)``.
 
         Returns:
-            Embeddings ``(n, d)``, unit length, and logits ``(n, classes)``, both without gradient.
+            Embeddings ``(n, d)`` as g takes them (of unit length for prompts, raw features for another head) and logits
+            ``(n, classes)``, both without gradient.
         """
 
     @abstractmethod
@@ -143,9 +158,9 @@ class EmbeddingMethod(Method):
     @torch.no_grad()
     def _predicted(self, batch: Tensor, join: bool) -> tuple[Tensor, Tensor]:
         check_rows(batch, self.classifier.dim)
-        z = unit(batch)
+        z = self.classifier.prepared(batch)
         return z, self.logits(z, join)
 
     @abstractmethod
     def logits(self, z: Tensor, join: bool) -> Tensor:
-        """Logits ``(n, classes)`` of unit embeddings ``(n, d)``, which may ``join`` the memory."""
+        """Logits ``(n, classes)`` of embeddings ``(n, d)`` as g takes them, which may ``join`` the memory."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_flag, check_number, check_positive, check_whole
-from clip_tca.core.tensors import check_rows, unit
+from clip_tca.core.tensors import check_rows
 from clip_tca.methods.base import Method, Task, scaled_rows
 
 
@@ -72,7 +72,7 @@ class PLC(Method):
         if not self.continual:
             self.reset()
         with torch.inference_mode(False), torch.enable_grad():
-            z = unit(batch.detach().clone()).to(self.rows)
+            z = self.classifier.prepared(batch.detach().clone()).to(self.rows)
             self.rows.requires_grad_(True)
             try:
                 for _ in range(self.steps):
@@ -85,7 +85,7 @@ class PLC(Method):
         """Predict the batch with the current class weights; the embeddings stay as they are."""
         check_rows(batch, self.classifier.dim)
         with torch.no_grad():
-            z = unit(batch.detach()).to(self.rows)
+            z = self.classifier.prepared(batch.detach()).to(self.rows)
             return z.to(batch), self.logits(z).to(batch)
 
     def logits(self, z: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ M = TypeVar("M", bound="Method")
 
 _HOMES = {
     "tent": "tent.Tent",
+    "bn": "bn.BN",
     "clipartt": "clipartt.CLIPArTT",
     "watt-p": "watt.WattP",
     "watt-s": "watt.WattS",

@@ -19,8 +19,8 @@ from clip_tca.core.checks import check_number
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ScaledMethod
 
-BLOCK = re.compile(r"(?:^|\.)(?:resblocks|blocks|stages|layers?)\.?(\d+)(?:\.|$)")
-"""A block or stage in the name of a module: ``transformer.resblocks.3``, ``trunk.blocks.3``, ``layer3``."""
+BLOCK = re.compile(r"(?:^|\.)(?:resblocks|blocks|stages|features|layers?|encoder_layer_)\.?(\d+)(?:\.|$)")
+"""A block or stage in the name of a module, such as ``transformer.resblocks.3``, ``layer3`` or ``encoder_layer_3``."""
 
 
 def lower_parameters(tower: nn.Module, parameters: list[nn.Parameter]) -> list[nn.Parameter]:

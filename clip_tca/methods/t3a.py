@@ -5,8 +5,10 @@ entropy; its normalised sum is the new weight of the class:
 
     w_c = Σ_{z ∈ S_c} z / ‖Σ_{z ∈ S_c} z‖        logits = scale · z · wᵀ
 
+with z of unit length in the sums.
+
 Iwasawa and Matsuo, "Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization", NeurIPS 2021
-(github.com/matsuolab/T3A). The sets start with the unit class weights, which for CLIP are the text embeddings; the
+(github.com/matsuolab/T3A). The sets start with the class weights, which for CLIP are the text embeddings; the
 scale is CLIP's logit scale, else the mean length of the class weights. As in the original, the new classifier has no
 bias, and all images of a batch join before any of them is predicted.
 """
@@ -20,15 +22,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
-from clip_tca.methods.base import EmbeddingMethod, prototypes, scaled_rows
+from clip_tca.methods.base import EmbeddingMethod, class_rows, directions, scaled_rows
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class T3A(EmbeddingMethod):
     """Class weights from the most certain test embeddings, carried from batch to batch.
 
-    ``supports_`` has the members ``(m, d)`` of all sets in order of arrival, the class weights first; ``labels_`` their
-    predicted classes and ``entropy_`` the entropy of those predictions.
+    ``supports_`` has the members ``(m, d)`` of all sets, of unit length, in order of arrival, the class weights first;
+    ``labels_`` their predicted classes and ``entropy_`` the entropy of those predictions.
 
     Args:
         filter_k: M, members kept for each class; None keeps all. The authors choose among 1, 5, 20, 50, 100 and all on
@@ -51,7 +53,7 @@ class T3A(EmbeddingMethod):
     @torch.no_grad()
     def reset(self) -> None:
         """Leave only the class weights in the support sets."""
-        start = prototypes(self.classifier)
+        start = class_rows(self.classifier)
         self.supports_ = start.new_empty(0, self.classifier.dim)
         self.labels_ = torch.empty(0, dtype=torch.int64, device=start.device)
         self.entropy_ = start.new_empty(0)
@@ -75,7 +77,7 @@ class T3A(EmbeddingMethod):
             members = most_certain(labels, entropy, self.filter_k)
             if int(members[-1]) < before and z.device == self.supports_.device:
                 return  # no new row is certain enough: the usual case once the sets are full
-        self.supports_ = torch.cat([self.supports_.to(z.device), z])[members]
+        self.supports_ = torch.cat([self.supports_.to(z.device), directions(self.classifier, z)])[members]
         self.labels_, self.entropy_ = labels[members], entropy[members]
         sums = self.supports_.new_zeros(self.classifier.weight.shape).index_add_(0, self.labels_, self.supports_)
         self.weights_ = functional.normalize(sums, dim=1)

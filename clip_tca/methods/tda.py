@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_number, check_whole
-from clip_tca.methods.base import EmbeddingMethod
+from clip_tca.methods.base import EmbeddingMethod, directions
 
 BLOCK = 256
 """Images compared at a time with the cache and with each other."""
@@ -91,17 +91,17 @@ class TDA(EmbeddingMethod):
         p, predicted = log_p.exp(), log_p.argmax(dim=1)
         classes = predicted.tolist()
         entropies: list[float | None] = (-(p * log_p).sum(dim=1)).tolist() if enter else [None] * len(z)
-        logits = self.classifier.logits(z)
+        logits, keys = self.classifier.logits(z), directions(self.classifier, z)
         if self.positive_shots:
             one_hot = functional.one_hot(predicted, self.classifier.n_classes).to(z.dtype)
-            logits += self.positive_alpha * self.positive_.visit(z, one_hot, classes, entropies, self.positive_beta)
+            logits += self.positive_alpha * self.positive_.visit(keys, one_hot, classes, entropies, self.positive_beta)
         if self.negative_shots:
             low, high = (
                 bound * math.log2(self.classifier.n_classes) for bound in (self.entropy_low, self.entropy_high)
             )
             doubtful = [h if h is not None and low < h < high else None for h in entropies]
             mask = ((p > self.mask_low) & (p < self.mask_high)).to(z.dtype)
-            logits -= self.negative_alpha * self.negative_.visit(z, mask, classes, doubtful, self.negative_beta)
+            logits -= self.negative_alpha * self.negative_.visit(keys, mask, classes, doubtful, self.negative_beta)
         return logits
 
 

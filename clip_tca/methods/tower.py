@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from clip_tca.core.checks import check_flag, check_positive, check_whole
-from clip_tca.methods.base import Method, Task, scaled_rows
+from clip_tca.methods.base import Method, Task, UnsuitableModelError, scaled_rows
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
 
@@ -37,7 +37,7 @@ def norm_parameters(tower: nn.Module) -> list[nn.Parameter]:
     ]
     kind = type(getattr(tower, "trunk", tower)).__name__  # open_clip wraps every timm tower in one class
     if not parameters:
-        raise ValueError(
+        raise UnsuitableModelError(
             f"{kind}: an image tower without normalisation weights (LayerNorm, GroupNorm, BatchNorm), "
             "which is what this method updates; use a method that works on embeddings"
         )
@@ -154,7 +154,7 @@ class TowerMethod(Method):
         """Take the gradient steps for a batch."""
 
     def descend(self, batch: Tensor, loss: Callable[[Tensor], Tensor], *, coupled: bool) -> None:
-        """One step down a loss of unit embeddings ``(n, d)``; a loss not ``coupled`` is a mean over images."""
+        """One step down a loss of embeddings ``(n, d)``; a loss not ``coupled`` is a mean over images."""
         parts = self.parts(batch)
         if len(parts) == 1 or not coupled:
             for part in parts:
@@ -182,8 +182,9 @@ class TowerMethod(Method):
         return torch.cat([self.embed(part) for part in self.parts(batch)])
 
     def embed(self, batch: Tensor) -> Tensor:
-        """Unit embeddings ``(n, d)``, with gradient where it is on."""
-        return functional.normalize(self.task.model.encode_image(batch).to(self.rows.dtype), dim=1)
+        """Embeddings ``(n, d)`` as g takes them, with gradient where it is on."""
+        z: Tensor = self.task.model.encode_image(batch).to(self.rows.dtype)
+        return functional.normalize(z, dim=1) if self.task.classifier.unit_rows else z
 
     def logits(self, z: Tensor) -> Tensor:
         """scale · z · rowsᵀ + bias, ``(n, classes)``."""

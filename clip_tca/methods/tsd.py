@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_flag, check_whole, one_of
-from clip_tca.methods.base import prototypes
+from clip_tca.methods.base import class_rows, directions
 from clip_tca.methods.t3a import most_certain
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ContinualMethod
@@ -43,7 +43,7 @@ class TSD(ContinualMethod):
     name = "tsd"
     summary = "self-distillation between the classifier and prototypes from a memory"
     changed = (
-        "The memory starts with unit class weights (text embeddings), only normalisation weights change (the original "
+        "The memory starts with the class weights (text embeddings), only normalisation weights change (the original "
         "changes all by default), and a batch is predicted after its step instead of before."
     )
 
@@ -61,8 +61,9 @@ class TSD(ContinualMethod):
         """Restore the original weights, with a new optimiser and a memory of the class weights alone."""
         super().reset()
         with torch.inference_mode(False), torch.no_grad():
-            self.memory = self.rows if self.task.prompts else self._copied(prototypes(self.task.classifier))
-            logits = self.logits(self.memory)
+            start = self.rows if self.task.prompts else self._copied(class_rows(self.task.classifier))
+            logits = self.logits(start)
+            self.memory = directions(self.task.classifier, start)
             self.labels, self.uncertainty = logits.argmax(dim=1), entropy(logits)
 
     def adapt(self, batch: Tensor) -> None:
@@ -88,7 +89,8 @@ class TSD(ContinualMethod):
 
     def remember(self, z: Tensor, logits: Tensor) -> None:
         """Add embeddings to the memory; every class keeps its ``entries`` most certain."""
-        memory, labels = torch.cat([self.memory, z]), torch.cat([self.labels, logits.argmax(dim=1)])
+        unit_z = directions(self.task.classifier, z)
+        memory, labels = torch.cat([self.memory, unit_z]), torch.cat([self.labels, logits.argmax(dim=1)])
         uncertainty = torch.cat([self.uncertainty, entropy(logits)])
         chosen = most_certain(labels, uncertainty, self.entries)
         self.memory, self.labels, self.uncertainty = memory[chosen], labels[chosen], uncertainty[chosen]

@@ -21,6 +21,7 @@ FEATURES = {
     "adapters/test_merge.py",  # partial fits, merged: every adapter
     "adapters/test_streaming.py",  # every adapter, batch by batch
     "methods/test_any_classifier.py",  # every method that needs no text
+    "methods/test_own_head.py",  # the same methods, on networks with their own heads
     "cli/test_commands.py",  # what all subcommands share
     "report/test_browser.py",  # the page in a browser
     "studies/test_toy_and_map.py",
