@@ -47,6 +47,20 @@ class LinearClassifier:
         self.classes = _checked_names(classes, len(rows))
         self.normalize = normalize
 
+    @classmethod
+    def from_module(cls, module: nn.Module, *, classes: Sequence[str] | None = None) -> LinearClassifier:
+        """The last layer of a model, such as ``model.fc``: a ``torch.nn.Linear``, with or without a bias.
+
+        Raises:
+            TypeError: If the module is another one.
+        """
+        if not isinstance(module, nn.Linear):
+            raise TypeError(
+                f"module: a {type(module).__name__}; a torch.nn.Linear is needed, the model's last layer (model.fc)"
+            )
+        bias = None if module.bias is None else module.bias.detach().clone()
+        return LinearClassifier(module.weight.detach().clone(), bias, classes=classes)
+
     @property
     def n_classes(self) -> int:
         """Number of classes c."""

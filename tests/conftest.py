@@ -26,6 +26,7 @@ INTERRUPTIBLE = (
 
 PACS = DATA / "embeddings" / "pacs.safetensors"
 MINI = DATA / "mini"
+RESNET18 = DATA / "resnet18"
 
 
 class Shifted:
@@ -54,6 +55,16 @@ def pacs() -> EmbeddingSet:
     if not PACS.is_file():
         pytest.skip("the real PACS embeddings are not beside the project")
     return load_embeddings(PACS)
+
+
+@pytest.fixture(scope="session")
+def resnet18() -> dict[str, EmbeddingSet]:
+    """Features of a fine-tuned ResNet-18 with its head, by the domain that it has not seen."""
+    domains = ("art_painting", "cartoon", "photo", "sketch")
+    files = {domain: RESNET18 / f"pacs_resnet18_{domain}.safetensors" for domain in domains}
+    if not all(file.is_file() for file in files.values()):
+        pytest.skip("the features of ResNet-18 are not beside the project")
+    return {domain: load_embeddings(file) for domain, file in files.items()}
 
 
 @pytest.fixture(scope="session")

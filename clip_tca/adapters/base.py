@@ -92,13 +92,14 @@ class Adapter(ABC):
 
     Attributes:
         classifier: g, a zero-shot classifier or any linear one.
-        normalize: Scale embeddings to unit length first, as CLIP does.
+        normalize: Scale embeddings to unit length first; None is what g is meant for: True for prompts, as CLIP does,
+            False for any other head.
         refresh: Images after which a stream solves again (see above).
     """
 
     classifier: LinearClassifier = field(repr=False)
     _: KW_ONLY
-    normalize: bool = True
+    normalize: bool | None = None
     refresh: Literal["auto"] | int = "auto"
 
     linear: ClassVar[bool]
@@ -106,6 +107,11 @@ class Adapter(ABC):
 
     _seen = _pending = _last = _held = 0
     _device = cast("torch.device | None", None)
+
+    def __post_init__(self) -> None:
+        """Settle what g decides."""
+        if self.normalize is None:
+            self.normalize = not isinstance(self.classifier, LinearClassifier) or self.classifier.unit_rows
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
@@ -117,6 +123,11 @@ class Adapter(ABC):
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""
         check_flag("normalize", self.normalize)
+        if self.classifier.normalize and not self.normalize:
+            raise ValueError(
+                "normalize: false, but the classifier scales rows to unit length; leave it out, or take a "
+                "LinearClassifier without normalize=True"
+            )
         check_whole("refresh", self.refresh, also="auto")
 
     @property
@@ -398,7 +409,7 @@ class Adapter(ABC):
                 f"{type(self).__name__} is not linear and can't be folded; use LinearTCA or ConditionalTCA"
             )
         weight, bias = self.learned("weight").T.clone(), self.learned("bias").clone()
-        return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=self.normalize)
+        return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=bool(self.normalize))
 
     def _prepared(self, z: Tensor) -> Tensor:
         return unit(z) if self.normalize else z.to(compute_dtype(z.dtype))

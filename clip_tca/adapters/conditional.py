@@ -13,12 +13,17 @@ constant in c,
                  = z·(λ w_c + β S⁻¹m_c) + λ b_c − ½ β m_cᵀS⁻¹m_c + γ log π_c ,
 
 because zᵀS⁻¹z is the same for all classes: q is again a linear classifier. Its parameters are estimated from the soft
-assignments by a few EM rounds that start at q = p⁰ (p⁰ stays in (1), so the classes keep their names):
+assignments by a few EM rounds that start at q = p⁰, cooled where g is over-confident (p⁰ stays in (1), so the classes
+keep their names):
 
     n_c = Σᵢ q_ic ,   m_c = Σᵢ q_ic zᵢ / (n_c + κ) ,   Ŝ = Σᵢ_c q_ic (zᵢ−m_c)(zᵢ−m_c)ᵀ / n      (z centred)     (2)
 
-so soft counts, class sums and the total scatter are sufficient. Seven safeguards:
+so soft counts, class sums and the total scatter are sufficient. Eight safeguards:
 
+* **A start that doubts an over-confident g.** A fine-tuned network is sure also where it errs, and the rounds would
+  settle on its errors. The first q is g at the temperature that its opinions of neighbouring images ask for, about 1
+  for zero-shot classifiers, and a g that is far too sure is cooled for good
+  (:mod:`clip_tca.adapters.overconfidence`).
 * **The first S from neighbours.** Errors of g put scatter between classes into the first Ŝ, which hides the directions
   that separate them. Nearest neighbours are mostly of one class whatever g takes them for, so the first S has the shape
   of the covariance of their differences, and the trace of Ŝ.
@@ -37,7 +42,9 @@ so soft counts, class sums and the total scatter are sufficient. Seven safeguard
   soft counts by mistake, but hardly any support from p⁰; n_c alone would reinforce itself. γ goes by how unequal the
   classes are, u = 1 + log Σπ_c² / log c less what chance adds: γ = min(2, 6u), nothing for equally frequent classes.
   Two rounds without a prior are made first, and their u is the most that is believed, because the shares that g
-  predicts exaggerate what it is partial to. Shares that are given (``shares``) are the prior, with γ = 1.
+  predicts exaggerate what it is partial to. If they are hardly more unequal than what g predicts, a class attracts
+  images of others, and all are taken as equally frequent (n ≥ 8c). Shares that are given (``shares``) are the prior,
+  with γ = 1.
 * **Too few images.** Below 8 images g is kept as it is.
 
 In d dimensions (1) is overconfident, so the final logits are divided by one temperature, chosen so that the mean
@@ -90,11 +97,11 @@ class ConditionalTCA(Adapter):
         anchor: λ, the weight of the log-probabilities of g.
         rounds: How often assignments and parameters are re-estimated.
         memory: Rows kept for the estimate; ``"auto"`` is 8192, or 32 for each class if that is more.
-        normalize: Scale embeddings to unit length first, as CLIP does.
+        normalize: Scale embeddings to unit length first; None is True for prompts, False for any other head.
         refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
 
     Learned state: ``weight_`` (d, c), ``bias_`` (c,), ``counts_`` (c,), ``means_`` (c, d), ``temperature_``,
-    ``W_`` (d, d) and ``offset_`` (d,) of ``transform``, ``n_seen_``.
+    ``start_temperature_``, ``W_`` (d, d) and ``offset_`` (d,) of ``transform``, ``n_seen_``.
     """
 
     shares: Shares = "estimated"
@@ -112,9 +119,11 @@ class ConditionalTCA(Adapter):
     counts_ = Learned("counts", "``(c,)`` soft class counts in the sample.")
     means_ = Learned("means", "``(c, d)`` class means.")
     temperature_ = Learned("temperature", "``()`` what the logits were divided by.")
+    start_temperature_ = Learned("start_temperature", "``()`` what those of g were divided by in the first assignment.")
 
     def __post_init__(self) -> None:
         """Take shares in any form."""
+        super().__post_init__()
         self.shares = plain(self.shares)
 
     def probabilities(self, z: Array) -> Array:
@@ -154,6 +163,7 @@ class ConditionalTCA(Adapter):
             "counts": fitted.counts,
             "means": fitted.means,
             "temperature": fitted.temperature,
+            "start_temperature": fitted.start_temperature,
         }
 
     def _shares(self, rows: Tensor) -> Tensor | None:

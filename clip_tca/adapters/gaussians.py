@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from clip_tca.adapters.overconfidence import POWER, TWICE, nearest, temperature
 from clip_tca.adapters.statistics import Moments, mean
 from clip_tca.adapters.symmetric import eigh
 from clip_tca.classifier import LinearClassifier
@@ -43,12 +44,14 @@ class GaussianFit:
         counts: ``(c,)`` soft class counts n_c.
         means: ``(c, d)`` class means m_c.
         temperature: ``()`` by which weight and bias have been divided.
+        start_temperature: ``()`` of g in the first assignment.
     """
 
     classifier: LinearClassifier
     counts: Tensor
     means: Tensor
     temperature: Tensor
+    start_temperature: Tensor
 
 
 def fit_gaussians(
@@ -73,13 +76,15 @@ def fit_gaussians(
         centre = mean(z)
         counts = posterior.sum(dim=0)
         means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
-        return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one)
+        return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one, one)
     amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
     rows = Assignment.of(z, log_g, anchor, amount, moments)
     c = g.n_classes
     if shares is None:  # a first look, all classes alike: the zero-shot shares would exaggerate what g is partial to
         _, soft, _ = rows.run(TRIAL_ROUNDS, lambda _: torch.zeros_like(g_bias), one)
         unequal = imbalance(soft.support)
+        if n >= 8 * c:
+            unequal = torch.where(attracted(unequal, log_g), 0 * one, unequal)
         prior: Prior = lambda support: agreed_prior(support, unequal)  # noqa: E731
     else:
         shares = shares.to(g_weight) / shares.sum()
@@ -92,8 +97,9 @@ def fit_gaussians(
     weight = axes.directions @ weight
     bias = bias - axes.centre @ weight
     means = means @ axes.directions.T + axes.centre
-    classifier = LinearClassifier(anchor * g_weight + weight.T, anchor * g_bias + bias)
-    return GaussianFit(classifier, soft.counts, means, one)
+    weighed = anchor / rows.excess
+    classifier = LinearClassifier(weighed * g_weight + weight.T, weighed * g_bias + bias)
+    return GaussianFit(classifier, soft.counts, means, one, rows.start_temperature * rows.excess)
 
 
 def match_confidence(fitted: GaussianFit, z: Tensor, g: LinearClassifier) -> GaussianFit:
@@ -202,6 +208,16 @@ def imbalance(support: Tensor) -> Tensor:
     return 1 + squares.log() / math.log(max(2, len(support)))
 
 
+def attracted(unequal: Tensor, log_g: Tensor) -> Tensor:
+    """Whether the classes look ``unequal`` because g calls images of other classes by the name of one.
+
+    Where classes are unequal in truth, q and g agree on more unequal shares than g predicts: its errors are spread. A
+    class that attracts others is the other way round. Shares as unequal as 0.3 are not the work of such a class.
+    """
+    predicted = imbalance(exact(torch.bincount(log_g.argmax(dim=1), minlength=log_g.shape[1])))
+    return (unequal < 0.3) & (unequal < 1.1 * predicted)
+
+
 def agreed_prior(support: Tensor, most: Tensor) -> Tensor:
     """γ log π_c ``(c,)`` from what q and p⁰ agree on; γ goes by how unequal the classes are, at ``most`` as given."""
     prior = (support + 1) / (support.sum() + len(support))
@@ -225,17 +241,14 @@ def spread(z: Tensor, most: int) -> Tensor:
     return z[:, 0].argsort(stable=True)[:: -(-len(z) // most)]
 
 
-def local_covariance(y: Tensor) -> Tensor:
-    """Covariance ``(r, r)`` of the differences of rows ``(n, r)`` to their nearest neighbours, of trace 1.
+def local_covariance(y: Tensor, neighbours: Tensor) -> Tensor:
+    """Covariance ``(r, r)`` of the differences of rows ``(n, r)`` to their ``neighbours`` ``(n, k)``, of trace 1.
 
     Neighbours are mostly of one class, whatever g takes them for.
     """
-    squares, scatter = y.square().sum(dim=1), exact(y.new_zeros(y.shape[1], y.shape[1]))
-    for start in range(0, len(y), CHUNK):
-        part = y[start : start + CHUNK]
-        distance = torch.addmm(squares, part, y.T, alpha=-2)
-        distance.diagonal(start).fill_(float("inf"))
-        for column in distance.topk(min(NEIGHBOURS, len(y) - 1), largest=False).indices.T:
+    scatter = exact(y.new_zeros(y.shape[1], y.shape[1]))
+    for part, near in zip(y.split(CHUNK), neighbours.split(CHUNK), strict=True):
+        for column in near.T:
             gap = part - y[column]
             scatter += gap.T @ gap
     return scatter / scatter.trace().clamp_min(torch.finfo(scatter.dtype).tiny)
@@ -354,10 +367,13 @@ class Assignment:
     Attributes:
         axes: Their principal axes.
         y: ``(n, r)`` rows along them.
-        log_g: ``(n, c)`` log p⁰.
+        log_g: ``(n, c)`` log p⁰, of a g that is at most twice as sure as its neighbours allow.
         anchor: λ.
         shrinkage: a.
         some: Indices of the rows among which neighbours are looked for.
+        neighbours: ``(m, k)`` nearest neighbours of each of them, as places among them.
+        start_temperature: ``()`` at which g makes the first assignment, lest its sure errors decide the first means.
+        excess: ``()`` what the logits of g have been divided by.
     """
 
     axes: Axes
@@ -366,6 +382,9 @@ class Assignment:
     anchor: float
     shrinkage: float
     some: Tensor
+    neighbours: Tensor
+    start_temperature: Tensor
+    excess: Tensor
 
     @classmethod
     def of(
@@ -374,30 +393,40 @@ class Assignment:
         """Of the rows of ``z`` ``(n, d)`` and their log-probabilities ``log_g`` ``(n, c)``."""
         axes, y = Axes.of(z, moments)
         some = spread(z, max(NEIGHBOUR_ROWS, 8 * log_g.shape[1]))
-        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, some)
+        neighbours = nearest(y[some], NEIGHBOURS)
+        told = temperature(log_g[some], neighbours[:, 0])
+        start, excess = told.clamp_max(TWICE) ** POWER, torch.ones_like(told)
+        if len(z) >= 8 * log_g.shape[1]:  # among fewer the nearest is often of another class
+            excess = (told / TWICE).clamp_min(1.0)
+            log_g = (log_g / excess).log_softmax(dim=1)
+        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, some, neighbours, start, excess)
+
+    def _first(self) -> Tensor:
+        """The first assignment ``(n, c)``."""
+        return (exact(self.log_g) / self.start_temperature).softmax(dim=1)
 
     @cached_property
     def _start(self) -> tuple[SoftStatistics, Gaussians, list[tuple[Tensor, Tensor]]]:
-        """Statistics of q = p⁰, the Gaussians with the first S, and the distances of all rows: every run begins so."""
+        """Statistics of the first q, the Gaussians with the first S, and the distances of all rows: so runs begin."""
         c = self.log_g.shape[1]
         soft = SoftStatistics.empty(self.axes, c)
-        for y, log_p in zip(self.y.split(CHUNK), self.log_g.split(CHUNK), strict=True):
-            q = exact(log_p).exp()
-            soft.add(y, q, q)
+        parts = (self.y, self.log_g, self._first())
+        for y, log_p, q in zip(*(part.split(CHUNK) for part in parts), strict=True):
+            soft.add(y, q, exact(log_p).exp())
         zero = torch.zeros_like(soft.counts)
-        local = local_covariance(self.y[self.some])
+        local = local_covariance(self.y[self.some], self.neighbours)
         first = Gaussians.fit(self.axes, soft, self.shrinkage, zero, zero[0], local)
         return soft, first, [first.distances(y) for y in self.y.split(CHUNK)]
 
     def run(self, rounds: int, prior: Prior, ramp: Tensor) -> tuple[Gaussians, SoftStatistics, Tensor]:
-        """Assign and estimate ``rounds`` times from q = p⁰; β grows to its full weight over the first ``ramp`` of them.
+        """Assign and estimate ``rounds`` times from the first q; β grows to its full weight over ``ramp`` of them.
 
         Returns the last Gaussians, the soft statistics of the last assignment, and the mean length of
         :meth:`Gaussians.leave_one_out`.
         """
         n, c = self.log_g.shape
         soft, first, known = self._start
-        posterior = exact(self.log_g).exp()
+        posterior = self._first()
         parts = list(zip(self.y.split(CHUNK), self.log_g.split(CHUNK), posterior.split(CHUNK), known, strict=True))
         for step in range(rounds):
             trust = ((step + 1) / ramp).clamp_max(1.0) * min(1.0, n / (8 * c))

@@ -55,7 +55,7 @@ class LinearTCA(Adapter):
         shrinkage: Of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit–Wolf) or a number.
         steps: Adam steps of ``gradient``.
         lr: Learning rate of ``gradient``.
-        normalize: Scale embeddings to unit length first, as CLIP does.
+        normalize: Scale embeddings to unit length first; None is True for prompts, False for any other head.
         refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
 
     Learned state: ``W_`` (d, d), ``mean_`` (d,), ``pseudo_source_mean_`` (d,), ``covariance_`` and
@@ -84,6 +84,7 @@ class LinearTCA(Adapter):
 
     def __post_init__(self, balance: Shares | None) -> None:
         """Take the name of before, and shares in any form."""
+        super().__post_init__()
         self.shares = plain(self.shares if balance is None else balance)
 
     @classmethod
@@ -98,7 +99,7 @@ class LinearTCA(Adapter):
     def reference(cls: type[L], classifier: LinearClassifier, k: int = 20, **options: Any) -> L:
         """As the public code does it: entropy, ⌊k·nᵢ/n₀⌋ by **true** class counts. An oracle: ``fit(z, labels=…)``.
 
-        Embeddings are scaled to unit length as CLIP's are; that code has raw features (``normalize=False``).
+        That code has features as they are, which is the default for any head but prompts (``normalize``).
         """
         preset = {"k": k, "shares": "oracle", "uncertainty": "entropy", "solver": "gradient"}
         return cls._preset(classifier, preset, options)

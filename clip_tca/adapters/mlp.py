@@ -102,7 +102,8 @@ class MLPTCA(LinearTCA):
         return residual_mlp.apply(moved, frame, [self._solved(f"mlp.{i}", z) for i in range(2 * self.layers)])
 
     def _score(self, z: Tensor) -> Tensor:
-        return self.classifier.logits(self._move(z))
+        moved = self._move(z)  # scored as it is, even by a g that scales what comes from outside
+        return self.classifier.exact_logits(moved).to(moved.dtype)
 
     @classmethod
     def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:

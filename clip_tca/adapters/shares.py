@@ -34,6 +34,9 @@ ROUNDS = 4
 JUDGED_ROWS = 2048
 """Evenly spread rows by which candidates are judged (or 8 for each class, if that is more)."""
 
+CLEARLY = 0.005
+"""By how much the counts of ConditionalTCA themselves must agree better than shares that make the predictions meet."""
+
 SOURCE_ROWS = 4096
 """Rows of the pseudo-source with which candidates are tried."""
 
@@ -147,6 +150,8 @@ def estimate_shares(
         answers.append(predicted(shares))
     agreed = torch.stack([exact(answer == judge).mean() for answer in answers])
     kept = exact(g.exact_logits(some).argmax(dim=1) == judge).mean()
-    best = agreed.argmax()
+    lead = torch.zeros_like(agreed)
+    lead[1] = CLEARLY  # they do not make the predictions meet, so they may not win by chance
+    best = (agreed - lead).argmax()
     chosen = torch.stack([shares / shares.sum() for _, shares in tried])[best]
     return Estimate(chosen, torch.stack([kept, agreed[0], agreed[1], agreed[2:].max()]))

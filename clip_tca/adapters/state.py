@@ -60,7 +60,7 @@ class SavedState:
                 f"{classifier.n_classes} in {classifier.dim}; use the classifier it was fitted with"
             )
         if self.classifier != classifier.fingerprint():
-            log.warning("%s was fitted with other class texts or another scale than the classifier given", path)
+            log.warning("%s was fitted with other class texts, another scale or another head than those given", path)
 
 
 def save_state(path: Path, state: SavedState) -> None:

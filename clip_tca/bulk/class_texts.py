@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from clip_tca.classifier import ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.files import sha256
 from clip_tca.core.tensors import to_tensor
 from clip_tca.datasets.formats.base import damaged
@@ -22,15 +22,16 @@ SCALE = 100.0
 
 
 @dataclass(frozen=True)
-class ClassTexts:
+class GivenClassifier:
     """The classifier, its class names if they are known, and where it came from, for the record."""
 
-    classifier: ZeroShotClassifier
+    classifier: LinearClassifier
     classes: list[str] | None
     about: dict[str, Any]
+    kind: Literal["text", "head"] = "text"
 
 
-def read_texts(path: Path, name: str | None, scale: float | None, device: str) -> ClassTexts:
+def read_texts(path: Path, name: str | None, scale: float | None, device: str) -> GivenClassifier:
     """Text embeddings ``(c, d)`` or ``(templates, c, d)`` from ``.npy``, ``.npz`` or ``.safetensors``.
 
     Of the arrays only ``name`` is read; None looks for the usual names. A ``scale`` of None takes the file's, else 100.
@@ -50,10 +51,10 @@ def read_texts(path: Path, name: str | None, scale: float | None, device: str) -
         raise damaged(path, error) from None
     classifier = ZeroShotClassifier(to_tensor(file.read(key), "text").to(device), scale or stored_scale)
     about = {"file": path.name, "name": key or "text", "sha256": sha256(path), "scale": classifier.scale}
-    return ClassTexts(classifier, classes, {**about, "classes": classifier.n_classes})
+    return GivenClassifier(classifier, classes, {**about, "classes": classifier.n_classes})
 
 
-def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> ClassTexts:
+def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> GivenClassifier:
     """Class names, one a line as in :mod:`clip_tca.datasets.prompts`, put into prompts and encoded."""
     from clip_tca.datasets.prompts import load_prompts, read_classes
     from clip_tca.encoding.embedder import Embedder
@@ -71,4 +72,4 @@ def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale
         "model": encoder.identity.model,
         "weights": encoder.identity.weights,
     }
-    return ClassTexts(classifier, names, about)
+    return GivenClassifier(classifier, names, about)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from clip_tca.core.provenance import commit, peak_memory, versions
 
 if TYPE_CHECKING:
-    from clip_tca.bulk.class_texts import ClassTexts
+    from clip_tca.bulk.class_texts import GivenClassifier
     from clip_tca.bulk.job import Job, Tally
 
 SCHEMA = 1
@@ -15,7 +15,7 @@ LISTED = 100
 """Rows left out that are listed, of each shard."""
 
 
-def describe(job: Job, tally: Tally, method: str, texts: ClassTexts) -> dict[str, Any]:
+def describe(job: Job, tally: Tally, method: str, given: GivenClassifier) -> dict[str, Any]:
     """The record as a JSON object; everything that changes from run to run is in ``cost``."""
     source, adapter = job.layout.source, job.adapter
     left_out: dict[str, dict[str, Any]] = {}
@@ -42,8 +42,8 @@ def describe(job: Job, tally: Tally, method: str, texts: ClassTexts) -> dict[str
             "dimensions": source.dim,
             "dtype": str(source.dtype),
         },
-        "text": texts.about,
-        "classes": texts.classes,
+        given.kind: given.about,
+        "classes": given.classes,
         "method": {"name": method, "parameters": adapter.parameters()},
         "setting": "online" if job.batch else "loaded" if job.fitted else "transductive",
         "batch_size": job.batch,

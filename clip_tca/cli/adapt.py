@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from clip_tca.adapters.base import Adapter
-    from clip_tca.bulk.class_texts import ClassTexts
+    from clip_tca.bulk.class_texts import GivenClassifier
     from clip_tca.bulk.job import Job, Tally
     from clip_tca.bulk.shards import ShardedEmbeddings
     from clip_tca.core.processes import Processes
@@ -31,6 +31,7 @@ Adapt stored embeddings in constant memory: one pass for the statistics, one for
 EMBEDDINGS is a .npy, .npz, .safetensors, .parquet or Arrow file, a folder or a glob pattern of such shards, or - for
 standard input: an Arrow IPC stream with a list column of floats, or a .npy file (implies --online).
 TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or with --model a list of class names.
+With --head FILE.safetensors (tensors weight and bias) embeddings are features as that layer takes them, not scaled.
 
 The output has the format and the shard names of the input. That of standard input is an Arrow IPC stream: the input's
 columns with adapted embeddings (column embeddings for .npy), tca_label and tca_score as --write says; one record batch
@@ -62,8 +63,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--overwrite", action="store_true", help="replace an output of an earlier run")
     command.add_argument("--drop-bad-rows", action="store_true", help="leave out rows of NaN or infinity")
     command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
-    text = command.add_argument_group("class texts")
-    text.add_argument("--text", required=True, metavar="TEXT", help="text embeddings, or class names with --model")
+    text = command.add_argument_group("classifier")
+    either = text.add_mutually_exclusive_group(required=True)
+    either.add_argument("--text", metavar="TEXT", help="text embeddings, or class names with --model")
+    either.add_argument("--head", metavar="FILE", help="instead: the last layer of a model, tensors weight and bias")
     text.add_argument("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
     text.add_argument(
         "--scale", type=number, metavar="S", help="logit scale (default: the file's or model's, else 100)"
@@ -114,17 +117,17 @@ def run(options: argparse.Namespace) -> int:
 
     return_large_blocks()
     processes = current()
-    job, texts = processes.together(lambda: prepare(options, processes))
+    job, given = processes.together(lambda: prepare(options, processes))
     if options.embeddings == "-":
-        tally = stream(job, options, texts)
+        tally = stream(job, options, given)
     else:
-        tally = job.run(Path(options.output), options.overwrite, lambda tally: record(job, tally, options, texts))
+        tally = job.run(Path(options.output), options.overwrite, lambda tally: record(job, tally, options, given))
     if processes.first:
         summary(job, tally, options)
     return 0
 
 
-def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, ClassTexts]:
+def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, GivenClassifier]:
     """Check everything that can be checked before the first pass."""
     import numpy as np
 
@@ -143,29 +146,29 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Cla
     check_targets(options)
     device = choose_device(options.device)
     source = open_source(options)
-    texts = read_texts(options, device)
-    if source.dim != texts.classifier.dim:
+    given = read_classifier(options, device)
+    if source.dim != given.classifier.dim:
         raise ValueError(
-            f"embeddings: dimension {source.dim}, but the class texts have {texts.classifier.dim}; "
-            "both must come from the same model"
+            f"embeddings: dimension {source.dim}, but the {'head has' if options.head else 'class texts have'} "
+            f"{given.classifier.dim}; both must come from the same model"
         )
     fallback = "float16" if source.dtype == np.float16 else "float32"
     layout = lay_out(source, Path(options.output), options.write, np.dtype(options.dtype or fallback))
     batch = options.batch_size if options.online or options.embeddings == "-" else None
     job = Job(
         layout,
-        adapter(options, texts, device),
+        adapter(options, given, device),
         device,
         fitted=options.load_state is not None,
         batch=batch,
         drop_bad=options.drop_bad_rows,
-        labels=None if options.labels is None else read_labels(Path(options.labels), texts.classifier.n_classes),
+        labels=None if options.labels is None else read_labels(Path(options.labels), given.classifier.n_classes),
         state=None if options.save_state is None else Path(options.save_state),
         progress=True,
         processes=processes,
     )
     job.check()
-    return job, texts
+    return job, given
 
 
 def check_targets(options: argparse.Namespace) -> None:
@@ -196,10 +199,17 @@ def open_source(options: argparse.Namespace) -> ShardedEmbeddings:
     return open_embeddings(options.embeddings, options.column)
 
 
-def read_texts(options: argparse.Namespace, device: torch.device) -> ClassTexts:
-    """The zero-shot classifier, from text embeddings or class names."""
+def read_classifier(options: argparse.Namespace, device: torch.device) -> GivenClassifier:
+    """The classifier: a head, or zero-shot from text embeddings or class names."""
     from clip_tca.bulk import class_texts
 
+    if options.head is not None:
+        from clip_tca.bulk.head_file import read_head
+
+        for name in ("text_column", "scale", "model", "pretrained"):
+            if getattr(options, name) is not None:
+                raise ValueError(f"head: {options.head} is the whole classifier; leave out --{name.replace('_', '-')}")
+        return read_head(Path(options.head), str(device))
     path = Path(options.text)
     if options.model is None:
         return class_texts.read_texts(path, options.text_column, options.scale, str(device))
@@ -211,18 +221,18 @@ def read_texts(options: argparse.Namespace, device: torch.device) -> ClassTexts:
     return class_texts.encode_texts(path, options.prompts, encoder, store, options.scale)
 
 
-def adapter(options: argparse.Namespace, texts: ClassTexts, device: torch.device) -> Adapter:
+def adapter(options: argparse.Namespace, given: GivenClassifier, device: torch.device) -> Adapter:
     """A new adapter, or a saved one."""
     from clip_tca.adapters.state import load_adapter
     from clip_tca.evaluation.method_spec import method_specs
 
-    given = shared.method_options(options)
+    chosen_options = shared.method_options(options)
     if options.load_state is not None:
-        if named := [*(["method"] if options.method else []), *given]:
+        if named := [*(["method"] if options.method else []), *chosen_options]:
             raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
-        chosen: Adapter | None = load_adapter(Path(options.load_state), texts.classifier, device)
+        chosen: Adapter | None = load_adapter(Path(options.load_state), given.classifier, device)
     else:
-        chosen = method_specs([options.method or DEFAULT], given)[0].adapter(texts.classifier)
+        chosen = method_specs([options.method or DEFAULT], chosen_options)[0].adapter(given.classifier)
     if chosen is None or chosen.uses_labels:
         raise ValueError("shares: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
     return chosen
@@ -252,7 +262,7 @@ def read_labels(path: Path, classes: int) -> np.ndarray:
     return check_labels(labels, labels.size, classes, torch.device("cpu")).numpy()
 
 
-def stream(job: Job, options: argparse.Namespace, texts: ClassTexts) -> Tally:
+def stream(job: Job, options: argparse.Namespace, given: GivenClassifier) -> Tally:
     """Adapt standard input to standard output, or to a file that appears whole."""
     from clip_tca.core.files import atomic, write_text
 
@@ -263,15 +273,15 @@ def stream(job: Job, options: argparse.Namespace, texts: ClassTexts) -> Tally:
     with atomic(path) as part, part.open("wb") as file:
         tally = job.adapt_units(units, lambda _unit: job.layout.stream(file))
         if part.is_file():  # the record first: where the file is, its record is too
-            write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, texts))
+            write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, given))
     return tally
 
 
-def record(job: Job, tally: Tally, options: argparse.Namespace, texts: ClassTexts) -> str:
+def record(job: Job, tally: Tally, options: argparse.Namespace, given: GivenClassifier) -> str:
     """The record, as JSON."""
     from clip_tca.bulk.job_record import describe
 
-    return json.dumps(describe(job, tally, name_of(job, options), texts), indent=1) + "\n"
+    return json.dumps(describe(job, tally, name_of(job, options), given), indent=1) + "\n"
 
 
 def summary(job: Job, tally: Tally, options: argparse.Namespace) -> None:
@@ -285,7 +295,8 @@ def summary(job: Job, tally: Tally, options: argparse.Namespace) -> None:
         print(f"{dropped} rows of NaN or infinity were left out (the record says which)", file=out)
     if job.labels is not None and tally.rows:
         before, after = (100 * count / tally.rows for count in (tally.right_before, tally.right))
-        print(f"accuracy (%): zero-shot {before:.2f}, {name_of(job, options)} {after:.2f}", file=out)
+        plain = "head" if options.head else "zero-shot"
+        print(f"accuracy (%): {plain} {before:.2f}, {name_of(job, options)} {after:.2f}", file=out)
     if options.output != "-":
         print(f"written: {options.output}", file=out)
     if options.save_state is not None:

@@ -15,6 +15,12 @@ from clip_tca.core.files import write_tensors
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
 from clip_tca.datasets.formats.safetensors import SafetensorsFile
 
+SOURCE = "source"
+"""What source data are called in a file: they are no domain to adapt to."""
+
+KINDS = (".embeddings", ".features")
+"""How the names of a domain's embeddings end; ``.features`` are those of a model with a head."""
+
 
 @dataclass
 class EmbeddingSet:
@@ -28,6 +34,7 @@ class EmbeddingSet:
         about: Model and prompts that the embeddings came from, if they are known; saved in the file.
         head: The model's own linear head; None if texts build the classifier.
         bias: Logit bias of the model, with texts.
+        source: Embeddings ``(m, d)`` and labels ``(m,)`` of source data, for the studies that compare with them.
     """
 
     text: Tensor | None
@@ -37,6 +44,7 @@ class EmbeddingSet:
     about: dict[str, Any] = field(default_factory=dict)
     head: LinearClassifier | None = None
     bias: float = 0.0
+    source: tuple[Tensor, Tensor] | None = None
 
     def classifier(self, device: torch.device | str = "cpu") -> LinearClassifier:
         """g, on a device."""
@@ -52,6 +60,9 @@ class EmbeddingSet:
         tensors = {} if self.text is None else {text: self.text.contiguous()}
         if self.head is not None:
             tensors = {"head.weight": self.head.weight.contiguous(), "head.bias": self.head.bias.contiguous()}
+        if self.source is not None:
+            features, labels = self.source
+            tensors |= {f"{SOURCE}.features": features.contiguous(), f"{SOURCE}.labels": labels.contiguous()}
         for name, (z, y) in self.domains.items():
             tensors |= {f"{name}.embeddings": z.contiguous(), f"{name}.labels": y.contiguous()}
         metadata = {"scale": str(self.scale), "classes": json.dumps(self.classes), "about": json.dumps(self.about)}
@@ -65,7 +76,8 @@ def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
     The file holds the tensors ``DOMAIN.embeddings`` ``(n, d)`` and ``DOMAIN.labels`` ``(n,)`` for every domain,
     ``text.NAME`` with the text embeddings of the classes for every set of prompts, and in its metadata the logit
     ``scale`` of the model; ``bias``, ``classes`` and ``about`` there are optional. In place of texts it may hold the
-    model's own head, ``head.weight`` ``(c, d)`` and ``head.bias`` ``(c,)``; then it needs no scale.
+    model's own head, ``head.weight`` ``(c, d)`` and ``head.bias`` ``(c,)``; then it needs no scale. ``DOMAIN.features``
+    means the same as ``DOMAIN.embeddings``; ``source.features`` and ``source.labels`` are source data, not a domain.
 
     Args:
         path: The file.
@@ -97,19 +109,20 @@ def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
 
 
 def _read(file: SafetensorsFile, text: str | None) -> EmbeddingSet:
-    names = [name.removesuffix(".embeddings") for name in file.headers if name.endswith(".embeddings")]
-    for tensor in (f"{name}.labels" for name in names):
+    found = {name.rpartition(".")[0]: name for name in file.headers if name.endswith(KINDS)}
+    for tensor in (f"{name}.labels" for name in found):
         if tensor not in file.headers:
             raise KeyError(tensor)
-    domains = {name: (file.read(f"{name}.embeddings"), file.read(f"{name}.labels").long()) for name in names}
+    domains = {name: (file.read(tensor), file.read(f"{name}.labels").long()) for name, tensor in found.items()}
+    source = domains.pop(SOURCE, None) if found.get(SOURCE) == f"{SOURCE}.features" else None
     optional = (("classes", "null"), ("about", "{}"))
     classes, about = (json.loads(file.metadata.get(key, default)) for key, default in optional)
     if text is None:
         bias = file.read("head.bias") if "head.bias" in file.headers else None
         head = LinearClassifier(file.read("head.weight"), bias, classes=classes)
-        return EmbeddingSet(None, 1.0, domains, classes, about, head)
+        return EmbeddingSet(None, 1.0, domains, classes, about, head, source=source)
     scale, offset = float(file.metadata["scale"]), float(file.metadata.get("bias", 0.0))
-    return EmbeddingSet(file.read(text), scale, domains, classes, about, bias=offset)
+    return EmbeddingSet(file.read(text), scale, domains, classes, about, bias=offset, source=source)
 
 
 def _check(data: EmbeddingSet) -> None:
@@ -121,7 +134,7 @@ def _check(data: EmbeddingSet) -> None:
         raise ValueError(f"classes: {len(data.classes)} names, but g has {classifier.n_classes}")
     if not data.domains:
         raise ValueError("no domain in it")
-    for name, (z, y) in data.domains.items():
+    for name, (z, y) in (data.domains | ({} if data.source is None else {SOURCE: data.source})).items():
         check_rows(to_tensor(z, name), classifier.dim, name)
         check_labels(y, len(z), classifier.n_classes, y.device)
     if any(not isinstance(data.about.get(key) or {}, dict) for key in ("model", "prompts")):

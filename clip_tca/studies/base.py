@@ -11,7 +11,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.tensors import unit
 from clip_tca.evaluation.inputs import Embedded
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ else:
 class Subject:
     """The data set and the classifier, on the device to compute on, that a study measures.
 
-    ``reference`` is the source-like domain; None if none was named.
+    ``reference`` is the source-like domain, which may be the file's own source data; None if none was named.
     """
 
     embedded: Embedded
@@ -38,17 +37,21 @@ class Subject:
         return {name: pair for name, pair in self.embedded.data.domains.items() if name != self.reference}
 
     def shifted_domains(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Name, unit embeddings and labels of each domain but the reference, on the device, with a progress bar."""
+        """Name, embeddings as g takes them and labels of each domain but the reference, with a progress bar."""
         hidden = None if self.progress else True
         for name, (z, y) in tqdm(self.shifted.items(), desc="measuring", unit="domain", disable=hidden, leave=False):
-            yield name, self.on_device(unit(z)), self.on_device(y)
+            yield name, self.prepared(z), self.on_device(y)
 
     def source(self) -> tuple[Tensor, Tensor]:
-        """Unit embeddings and labels of the reference domain, which stands for the source."""
+        """Embeddings as g takes them and labels of the reference domain, which stands for the source."""
         if self.reference is None:
             raise ValueError("reference: none was named, and this study measures against a source-like domain")
         z, y = self.embedded.data.domains[self.reference]
-        return self.on_device(unit(z)), self.on_device(y)
+        return self.prepared(z), self.on_device(y)
+
+    def prepared(self, z: Tensor) -> Tensor:
+        """Embeddings as g takes them, on the device of the classifier."""
+        return self.classifier.prepared(self.on_device(z))
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """``tensor`` on the device of the classifier."""

@@ -23,7 +23,7 @@ from clip_tca.adapters.pseudo_source import select, uncertainty
 from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import as_list, check_whole, one_of
-from clip_tca.core.tensors import exact, unit
+from clip_tca.core.tensors import exact
 from clip_tca.methods.base import prototypes
 from clip_tca.studies.base import Study, Subject
 from clip_tca.studies.projection import METHODS, imported, label_places, neighbours, principal_axes, rounded
@@ -166,7 +166,7 @@ class Adapted:
 
 def adapt(subject: Subject, z: Tensor, labels: Tensor, adapter: str) -> Adapted:
     """Adapt to a whole domain; ``labels`` are for scoring."""
-    classifier, z, labels = subject.classifier, subject.on_device(unit(z)), subject.on_device(labels)
+    classifier, z, labels = subject.classifier, subject.prepared(z), subject.on_device(labels)
     fitted: Any = ADAPTERS[adapter].build(classifier).fit(z)
     predicted = {"before": classifier.predict(z), "after": fitted.predict(z)}
     if has_pseudo_source(adapter):

@@ -23,6 +23,7 @@ from clip_tca.adapters.base import silenced
 from clip_tca.core.device import choose_device
 from clip_tca.core.files import atomic
 from clip_tca.core.provenance import commit, versions
+from clip_tca.datasets.embedding_set import SOURCE
 from clip_tca.datasets.registry import domain_named
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.results.schema import SCHEMA_VERSION
@@ -31,8 +32,8 @@ from clip_tca.studies.registry import study_class
 
 log = logging.getLogger("clip_tca")
 
-DEFAULT_REFERENCE = "photo"
-"""The domain that stands for the source by default, if there is one of that name."""
+DEFAULT_REFERENCES = (SOURCE, "photo")
+"""What stands for the source by default, the first of them that there is: source data in the file, or a domain."""
 
 DPI = 144
 
@@ -50,7 +51,7 @@ def run_study(
     Args:
         name: As in :data:`clip_tca.studies.registry.NAMES`.
         dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`; None for a study that makes its own data.
-        reference: The source-like domain; None takes ``photo``, if there is such a domain.
+        reference: The source-like domain; None takes the file's source data or the domain ``photo``, if there are any.
         options: Options of the study, such as ``{"groups": 5}``.
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`.
     """
@@ -63,6 +64,8 @@ def run_study(
         source = Inputs(dataset, **inputs)
         embedded = source.embed()
         about = embedded.about
+        if embedded.data.source is not None:
+            embedded.data.domains[SOURCE] = embedded.data.source
         domain = choose_reference(study, list(embedded.data.domains), reference)
         classifier = embedded.data.classifier(choose_device(source.device))
         subject = Subject(embedded, classifier, domain, source.progress)
@@ -103,10 +106,10 @@ def build_study(name: str, options: dict[str, Any]) -> tuple[Study, dict[str, An
 
 
 def choose_reference(study: Study, domains: list[str], given: str | None) -> str | None:
-    """The source-like domain: as given, else ``photo``, else None for a study that needs none."""
+    """The source-like domain: as given, else source data or ``photo``, else None for a study that needs none."""
     if given is not None:
         given = domain_named(given, domains, "reference")
-    reference = given or (DEFAULT_REFERENCE if DEFAULT_REFERENCE in domains else None)
+    reference = given or next((name for name in DEFAULT_REFERENCES if name in domains), None)
     if reference is None and study.needs_reference:
         raise ValueError(f"reference: study {study.name} needs a source-like domain; name one of {', '.join(domains)}")
     if reference is not None and len(domains) == 1:
