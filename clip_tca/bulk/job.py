@@ -36,7 +36,10 @@ from clip_tca.datasets.formats.registry import ARRAYS
 
 @dataclass
 class Tally:
-    """Counts of a run: rows used, rows left out by work unit, correct predictions after and before; and seconds."""
+    """Counts of a run: rows used, rows left out by work unit, correct predictions after and before; and seconds.
+
+    ``same`` is the row that all of the first pass were equal to; None if they differ, or there were none.
+    """
 
     rows: int = 0
     bad: dict[int, list[int]] = field(default_factory=dict)
@@ -44,6 +47,7 @@ class Tally:
     right_before: int = 0
     fitting_seconds: float = 0.0
     adapting_seconds: float = 0.0
+    same: np.ndarray | None = None
 
     def __add__(self, other: Tally) -> Tally:
         """The counts of two processes."""
@@ -54,7 +58,14 @@ class Tally:
             self.right_before + other.right_before,
             max(self.fitting_seconds, other.fitting_seconds),
             max(self.adapting_seconds, other.adapting_seconds),
+            _same(self, other),
         )
+
+    def look(self, z: np.ndarray) -> None:
+        """Add rows ``(n, d)`` of the first pass, before they are counted."""
+        if len(z) and (self.rows == 0 or self.same is not None):
+            first = z[0].copy() if self.same is None else self.same
+            self.same = first if bool((z == first).all()) else None
 
     def leave_out(self, checked: CheckedBlock) -> None:
         """Add the bad rows of a block."""
@@ -140,6 +151,7 @@ class Job:
         adapter.begin(self.device, dtype, units[0].first if units else 0)
         tally = self._sum(lambda: self._scan(units, self._learn))
         processes.together(lambda: _check_rows(tally, 2))
+        processes.together(lambda: _check_variance(tally))
         others = processes.gather(adapter, self.device)[1:]
         if processes.first:
             for other in others:
@@ -170,6 +182,7 @@ class Job:
         with self._bar(units, "fitting") as bar:
             for checked in read_ahead(checked_blocks(self.layout.source, units, self.drop_bad)):
                 tally.leave_out(checked)
+                tally.look(checked.block.z)
                 tally.rows += len(checked.block)
                 use(checked)
                 bar.update(checked.read)
@@ -256,6 +269,22 @@ class Job:
         if self.state is not None and self.state.is_file():
             state = f"the fitted state is kept in {self.state}: go on with --load-state"
         return ValueError(f"output: {target} can't be written ({error.strerror}); nothing is left there, {state}")
+
+
+def _same(one: Tally, other: Tally) -> np.ndarray | None:
+    """The row that all rows of both are equal to, if there is one."""
+    if not (one.rows and other.rows):
+        return other.same if other.rows else one.same
+    equal = one.same is not None and other.same is not None and np.array_equal(one.same, other.same)
+    return one.same if equal else None
+
+
+def _check_variance(tally: Tally) -> None:
+    if tally.same is not None:
+        raise ValueError(
+            f"embeddings: all {tally.rows} rows are the same, and nothing can be learned from them; "
+            "check how they were made"
+        )
 
 
 def _check_rows(tally: Tally, least: int) -> None:

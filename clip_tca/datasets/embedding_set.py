@@ -136,6 +136,11 @@ def _check(data: EmbeddingSet) -> None:
         raise ValueError("no domain in it")
     for name, (z, y) in (data.domains | ({} if data.source is None else {SOURCE: data.source})).items():
         check_rows(to_tensor(z, name), classifier.dim, name)
+        if data.head is not None and len(y) and int(y.max()) >= classifier.n_classes:
+            raise ValueError(
+                f"{name}: labels up to {int(y.max())}, but the head has {classifier.n_classes} classes; "
+                "take the head of a model that was trained on these classes"
+            )
         check_labels(y, len(z), classifier.n_classes, y.device)
     if any(not isinstance(data.about.get(key) or {}, dict) for key in ("model", "prompts")):
         raise ValueError(f"about: {data.about!r}; model and prompts are tables")

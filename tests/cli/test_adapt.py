@@ -22,7 +22,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from clip_tca import ConditionalTCA, LinearTCA
+from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.cli import main
 from clip_tca.datasets.formats.registry import open_shard
 from tests.conftest import INTERRUPTIBLE, Shifted
@@ -751,3 +751,90 @@ def test_a_full_disk_leaves_nothing_and_says_what_was_kept(suffix, folder):
     assert "the fitted state is kept in s.safetensors: go on with --load-state" in done.stderr
     assert files(folder) == {*before, "s.safetensors"}
     assert not list(folder.glob(".*"))
+
+
+HEAD = LinearClassifier(SET.g.weight.float(), torch.linspace(-1, 1, 4))
+
+
+@pytest.fixture
+def head(folder) -> Path:
+    """Features that are not of unit length, and the head that goes with them."""
+    np.save("f.npy", 7 * Z)
+    save_file({"weight": HEAD.weight.numpy(), "bias": HEAD.bias.numpy()}, "head.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("method", [LinearTCA, ConditionalTCA])
+def test_a_head_takes_the_place_of_texts(method, head, capsys):
+    name = {LinearTCA: "linear-tca", ConditionalTCA: "conditional-tca"}[method]
+    words = ["adapt", "f.npy", "--head", "head.safetensors", "--method", name, "--labels", "y.npy"]
+    assert main([*words, "-o", "o.npy", "--write", "labels", "--save-state", "s.safetensors"]) == 0
+    expected = method(HEAD).fit(7 * Z).predict(7 * Z)
+    assert np.array_equal(np.load("o.npy"), expected)
+    before, after = (100 * float(np.mean(p == Y)) for p in (HEAD.predict(7 * Z), expected))
+    assert f"accuracy (%): head {before:.2f}, {name} {after:.2f}" in capsys.readouterr().out
+    record = json.loads(Path("o.npy.json").read_text())
+    assert record["head"]["file"] == "head.safetensors"
+    assert "text" not in record
+    assert record["method"]["parameters"]["normalize"] is False
+    words = ["adapt", "f.npy", "--head", "head.safetensors", "--load-state", "s.safetensors"]
+    assert main([*words, "-o", "again.npy", "--write", "labels"]) == 0
+    assert np.array_equal(np.load("again.npy"), expected)
+    assert main(["export", "s.safetensors", "-o", "adapted.safetensors"]) == 0
+    exported = load_file("adapted.safetensors")
+    assert np.array_equal((7 * Z.astype(np.float32) @ exported["weight"].T + exported["bias"]).argmax(axis=1), expected)
+
+
+def test_a_file_of_features_may_bring_its_head(head):
+    tensors = {"target.features": 7 * Z, "head.weight": HEAD.weight.numpy(), "head.bias": HEAD.bias.numpy()}
+    save_file(tensors, "all.safetensors")
+    words = ["adapt", "all.safetensors", "--column", "target.features", "--head", "all.safetensors"]
+    assert main([*words, "-o", "o.safetensors"]) == 0
+    moved = ConditionalTCA(HEAD).fit(7 * Z).transform(7 * Z)
+    np.testing.assert_allclose(load_file("o.safetensors")["target.features"], moved, rtol=2e-2, atol=2e-3)
+
+
+def test_an_exported_classifier_says_itself_whether_rows_are_scaled(head):
+    save_file({"weight": HEAD.weight.numpy()}, "unit.safetensors", metadata={"normalize": "true"})
+    words = ["adapt", "f.npy", "--head", "unit.safetensors", "--method", "linear-tca", "--write", "labels"]
+    assert main([*words, "-o", "o.npy"]) == 0
+    assert np.array_equal(np.load("o.npy"), LinearTCA(LinearClassifier(HEAD.weight)).fit(Z).predict(Z))
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--head", "none.safetensors"], "head: none.safetensors is not a file"),
+        (["--head", "y.npy"], "head: y.npy; allowed is a .safetensors file with the tensors weight and bias"),
+        (
+            ["--head", "narrow.safetensors"],
+            "embeddings: dimension 24, but the head has 16; both must come from the same",
+        ),
+        (["--head", "other.safetensors"], "has no tensor weight or head.weight; there are fc.weight"),
+        (["--head", "two.safetensors", "--labels", "y.npy"], "labels: values 0 to 3; allowed are 0 to 1"),
+        (["--head", "head.safetensors", "--scale", "3"], "head.safetensors is the whole classifier; leave out --scale"),
+        (["--head", "nan.safetensors"], "weight: 4 of 4 rows hold NaN or infinity"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused_and_nothing_is_written(words, reason, head, capsys):
+    weight = HEAD.weight.numpy()
+    save_file({"weight": np.ascontiguousarray(weight[:, :16])}, "narrow.safetensors")
+    save_file({"fc.weight": weight}, "other.safetensors")
+    save_file({"weight": np.ascontiguousarray(weight[:2])}, "two.safetensors")
+    save_file({"weight": np.full_like(weight, np.nan)}, "nan.safetensors")
+    before = files(head)
+    assert main(["adapt", "f.npy", *words, "-o", "o.npy"]) == 1
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+    assert files(head) == before
+
+
+def test_features_without_any_variance_are_refused_and_nothing_is_written(head, capsys):
+    np.save("same.npy", np.repeat(Z[:1], 50, axis=0))
+    before = files(head)
+    assert main(["adapt", "same.npy", "--head", "head.safetensors", "-o", "o.npy"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("clip-tca: embeddings: all 50 rows are the same, and nothing can be learned from them;")
+    assert error.count("\n") == 1
+    assert files(head) == before

@@ -10,6 +10,7 @@ from clip_tca.bulk.class_texts import read_texts
 from clip_tca.bulk.shards import open_embeddings
 from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.datasets.synthetic import synthetic
+from clip_tca.studies.study_run import run_study
 
 
 def test_stored_embeddings_are_read_back(stored):
@@ -74,3 +75,69 @@ def test_a_damaged_file_gets_the_same_line_from_every_reader(damage, stored, tmp
             read(path)
         messages.add(str(error.value))
     assert len(messages) == 1
+
+
+@pytest.fixture
+def with_head(stored) -> dict[str, torch.Tensor]:
+    """Tensors of a file with a head: two domains, and source data."""
+    data = load_embeddings(stored)
+    g = data.classifier()
+    return {
+        "head.weight": g.weight.float(),
+        "head.bias": torch.linspace(-1, 1, 7),
+        "target.features": 5 * data.domains["shifted"][0],
+        "target.labels": data.domains["shifted"][1],
+        "other.embeddings": 5 * data.domains["clean"][0],
+        "other.labels": data.domains["clean"][1],
+        "source.features": 5 * data.domains["clean"][0],
+        "source.labels": data.domains["clean"][1].clone(),
+    }
+
+
+def test_a_file_may_hold_a_head_and_source_data_in_place_of_texts(with_head, tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_file(with_head, path, metadata={"classes": '["a", "b", "c", "d", "e", "f", "g"]'})
+    data = load_embeddings(path, "text.single")
+    assert sorted(data.domains) == ["other", "target"]
+    assert data.source is not None
+    assert torch.equal(data.source[0], with_head["source.features"])
+    g = data.classifier()
+    assert g.classes == tuple("abcdefg")
+    assert not g.unit_rows
+    z = with_head["target.features"].float()
+    torch.testing.assert_close(g.logits(z), z @ with_head["head.weight"].T + with_head["head.bias"])
+    data.save(tmp_path / "b.safetensors")
+    again = load_embeddings(tmp_path / "b.safetensors")
+    assert torch.equal(again.classifier().weight, g.weight)
+    assert again.source is not None
+    assert torch.equal(again.source[1], data.source[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"head.weight": torch.ones(7, 16)}, "other: dimension 24, but the classifier has 16"),
+        (
+            {"head.weight": torch.ones(5, 24), "head.bias": torch.ones(5)},
+            "other: labels up to 6, but the head has 5 classes; take the head of",
+        ),
+        ({"head.bias": torch.ones(5)}, r"bias: shape \(5,\), but the weight has 7 classes"),
+        ({"target.features": torch.full((280, 24), torch.nan)}, "target: 280 of 280 rows hold NaN or infinity"),
+        ({"source.features": torch.ones(280, 3)}, "source: dimension 3, but the classifier has 24"),
+    ],
+)
+def test_a_head_or_features_that_do_not_fit_are_refused_in_one_line(change, says, with_head, tmp_path):
+    save_file(with_head | change, tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match=says) as error:
+        load_embeddings(tmp_path / "a.safetensors")
+    assert "\n" not in str(error.value)
+
+
+def test_studies_compare_with_the_source_data_of_the_file(with_head, tmp_path):
+    save_file(with_head, tmp_path / "a.safetensors")
+    record = run_study("upper-bound", str(tmp_path / "a.safetensors"))
+    assert record["reference"] == "source"
+    assert sorted(record["results"]["domains"]) == ["other", "target"]
+    g = load_embeddings(tmp_path / "a.safetensors").classifier()
+    right = (g.predict(with_head["target.features"]) == with_head["target.labels"]).double().mean()
+    assert record["results"]["domains"]["target"]["zero-shot"] == pytest.approx(100 * float(right))
