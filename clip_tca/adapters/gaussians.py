@@ -212,10 +212,11 @@ def attracted(unequal: Tensor, log_g: Tensor) -> Tensor:
     """Whether the classes look ``unequal`` because g calls images of other classes by the name of one.
 
     Where classes are unequal in truth, q and g agree on more unequal shares than g predicts: its errors are spread. A
-    class that attracts others is the other way round. Shares as unequal as 0.3 are not the work of such a class.
+    class that attracts others is the other way round. From 0.3 on, where much is lost if the classes are unequal after
+    all, it has to be clearly so.
     """
     predicted = imbalance(exact(torch.bincount(log_g.argmax(dim=1), minlength=log_g.shape[1])))
-    return (unequal < 0.3) & (unequal < 1.1 * predicted)
+    return unequal < torch.where(unequal < 0.3, 1.1, 0.85) * predicted
 
 
 def agreed_prior(support: Tensor, most: Tensor) -> Tensor:

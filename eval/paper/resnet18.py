@@ -26,6 +26,7 @@ from clip_tca.adapters.solvers import gradient
 from clip_tca.adapters.statistics import Moments
 from clip_tca.core.files import write_text
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
+from clip_tca.datasets.formats.safetensors import SafetensorsFile
 from clip_tca.methods.base import Task
 from clip_tca.methods.t3a import T3A
 from clip_tca.studies.scores import accuracy, shuffled
@@ -186,7 +187,17 @@ def page(folder: Path) -> str:
         lines.append(f"| {name} | {cells(gains)} | {entry['source']} |")
     temperatures = [float(ConditionalTCA(parts(s)[0]).fit(parts(s)[1]).start_temperature_) for s in sets.values()]
     lines += ["", f"Start temperature of ConditionalTCA: {', '.join(f'{t:.1f}' for t in temperatures)}."]
+    lines += ["", "How the networks were trained, as their files say:", "", *training(list(files.values()))]
     return "\n".join(lines) + "\n"
+
+
+def training(files: list[Path]) -> list[str]:
+    """What is known of the networks; the paper gives no epochs, picture size or learning rate of its source models."""
+    found = [SafetensorsFile(file).metadata for file in files]
+    return [
+        f"* {name.replace('_', ' ')}: {'; '.join(dict.fromkeys(str(entry.get(name, 'not said')) for entry in found))}"
+        for name in ("backbone", "training", "image_size", "preprocess", "epochs_chosen", "selection", "seed")
+    ]
 
 
 def main() -> None:
