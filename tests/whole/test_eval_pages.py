@@ -9,6 +9,9 @@ import sys
 import pytest
 import torch
 
+from clip_tca import LinearClassifier
+from clip_tca.datasets.embedding_set import EmbeddingSet
+from clip_tca.datasets.synthetic import synthetic
 from tests.conftest import ROOT
 
 
@@ -59,3 +62,33 @@ def test_the_readme_shows_the_divisors_as_printed():
     )
     assert done.stdout.strip() in (ROOT / "README.md").read_text(encoding="utf-8")
     assert "| pacs | 96.08 | 97.11 | 97.36 | +1.28 | +0.25 |" in done.stdout
+
+
+def test_the_papers_table_on_features_with_a_head(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "eval" / "paper")
+    import resnet18
+
+    made = synthetic(0, classes=7, dim=24, images=30)
+    g = made.classifier()
+    z, y = made.domains["shifted"]
+    for domain in resnet18.DOMAINS:
+        data = EmbeddingSet(None, 1.0, {"target": (5 * z, y)}, head=LinearClassifier(g.weight.float()))
+        data.source = 5 * made.domains["clean"][0], made.domains["clean"][1].clone()
+        data.save(tmp_path / f"pacs_resnet18_{domain}.safetensors")
+    kept = ("T3A, M = 20", "ORACLE: bias shifted to the true shares, no feature moved", "ConditionalTCA, our defaults")
+    monkeypatch.setattr(resnet18, "ROWS", {name: resnet18.ROWS[name] for name in kept})
+    text = resnet18.page(tmp_path)
+    rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in text.splitlines() if " | " in line}
+    right = 100 * float((g.predict(z) == y).double().mean())
+    assert f"| SOURCE, accuracy | {right:.2f} |" in text
+    assert float(rows[kept[1]][0]) >= 0
+    assert rows["MLP-2"][:5] == ["+2.87", "+4.34", "+0.86", "+1.57", "+2.41"]
+    assert rows[kept[0]][5].startswith("+1.36")
+
+
+def test_the_page_about_the_paper_shows_no_row_that_is_not_measured(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "eval" / "paper")
+    import resnet18
+
+    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    assert all(f"\n| {name} | " in page for name in resnet18.ROWS)
