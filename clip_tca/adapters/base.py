@@ -43,6 +43,7 @@ from clip_tca.core.tensors import (
     compute_dtype,
     is_fake,
     like,
+    pooled,
     to_tensor,
     unit,
 )
@@ -196,7 +197,7 @@ class Adapter(ABC):
             logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+): certainty is judged by
                 them, in place of the classifier's.
         """
-        before = self.__dict__.copy()
+        before, z = self.__dict__.copy(), pooled(z)
         try:
             if isinstance(z, (Tensor, np.ndarray)) or not isinstance(z, Iterable):
                 self._fit_rows(self._checked(z), labels, logits)

@@ -57,8 +57,8 @@ def add_model(command: argparse.ArgumentParser) -> None:
     add_option = group.add_argument
     add_option(
         "--model",
-        help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR or demo (default: ViT-B-16-quickgelu); a classifier "
-        "with its own head: torchvision:NAME, timm:NAME",
+        help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR, transformers:OWNER/NAME|DIR or demo (default: "
+        "ViT-B-16-quickgelu); a classifier with its own head: torchvision:NAME, timm:NAME",
     )
     add_option("--pretrained", metavar="TAG|FILE", help="its weights (default: openai, or the library's)")
     add_trust(group)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ CHUNK = 2048
 
 def to_tensor(z: Tensor | np.ndarray, name: str = "embeddings") -> Tensor:
     """A tensor view of ``z`` (no copy where none is needed); TypeError unless it is a tensor or array of floats."""
+    z = pooled(z)
     if isinstance(z, np.ndarray):
         if z.dtype.kind != "f" or z.dtype.itemsize > 8:
             raise TypeError(f"{name}: dtype {z.dtype} is not supported; use float16, float32 or float64")
@@ -34,6 +35,11 @@ def to_tensor(z: Tensor | np.ndarray, name: str = "embeddings") -> Tensor:
     if z.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise TypeError(f"{name}: dtype {z.dtype} is not supported; use float16, bfloat16, float32 or float64")
     return z.detach()
+
+
+def pooled(output: Any) -> Any:
+    """The embeddings of a model's output, as transformers gives it, new releases in an object; others as they are."""
+    return getattr(output, "pooler_output", output)
 
 
 def like(result: Tensor, source: Array) -> Array:

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from clip_tca.encoding.base import Encoder
     from clip_tca.encoding.store import Store
 
-_HOMES = {"torchvision": "torchvision.TorchvisionEncoder", "timm": "timm.TimmEncoder"}
+_HOMES = {
+    "torchvision": "torchvision.TorchvisionEncoder",
+    "timm": "timm.TimmEncoder",
+    "transformers": "transformers.TransformersEncoder",
+}
 OPEN_CLIP = ("hf-hub", "local-dir")
 """Prefixes of open_clip's own."""
 

@@ -50,10 +50,12 @@ def check_file(model: str, file: Path) -> None:
         log.warning("%s: if these are OpenAI's weights, the model must be %s-quickgelu", file, model)
 
 
-def offline(name: str, error: Exception, cache: str = "HF_HOME") -> str:
+def offline(
+    name: str, error: Exception, cache: str = "HF_HOME", instead: str = "a local file with --pretrained FILE"
+) -> str:
     """What to do when weights can't be downloaded; ``cache`` is the variable that names the library's cache."""
     reason = " ".join(str(error).split())[:160]
     return (
-        f"the weights of {name} could not be downloaded ({reason}); give a local file with --pretrained FILE, "
+        f"the weights of {name} could not be downloaded ({reason}); give {instead}, "
         f"point {cache} at a cache that has them, or try --dataset demo, which needs no download"
     )

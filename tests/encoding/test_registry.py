@@ -8,6 +8,7 @@ from clip_tca.encoding.open_clip import OpenClipEncoder
 from clip_tca.encoding.registry import make_encoder
 from clip_tca.encoding.timm import TimmEncoder
 from clip_tca.encoding.torchvision import TorchvisionEncoder
+from clip_tca.encoding.transformers import TransformersEncoder
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ from clip_tca.encoding.torchvision import TorchvisionEncoder
         ("local-dir:folder", OpenClipEncoder),
         ("torchvision:resnet18", TorchvisionEncoder),
         ("timm:resnet18", TimmEncoder),
+        ("transformers:openai/clip-vit-base-patch16", TransformersEncoder),
     ],
 )
 def test_the_prefix_chooses_the_library(model, kind):
@@ -25,6 +27,6 @@ def test_the_prefix_chooses_the_library(model, kind):
 
 
 def test_an_unknown_prefix_is_named():
-    message = r"model: 'keras:resnet': unknown prefix 'keras'; allowed are torchvision:, timm:, .*names of open_clip"
+    message = r"'keras:resnet': unknown prefix 'keras'; allowed are torchvision:, timm:, transformers:, .* of open_clip"
     with pytest.raises(ValueError, match=message):
         make_encoder("keras:resnet")

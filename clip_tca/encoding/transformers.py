@@ -1,0 +1,211 @@
+"""The encoder for image-text models of transformers: ``transformers:OWNER/NAME`` or ``transformers:FOLDER``.
+
+CLIP, SigLIP and others with an image and a text tower in one space. SigLIP's sigmoid head is a g with a bias.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from clip_tca.core.checks import one_line
+from clip_tca.core.device import choose_device, choose_precision
+from clip_tca.core.hub_access import go_offline_if_unreachable
+from clip_tca.core.tensors import pooled
+from clip_tca.encoding import weights
+from clip_tca.encoding.base import Encoder, Identity
+from clip_tca.encoding.checkpoint import fingerprint
+from clip_tca.encoding.store import digest
+
+log = logging.getLogger("clip_tca")
+
+NEEDED = ("get_image_features", "get_text_features", "vision_model", "logit_scale")
+"""What makes an image-text model."""
+
+
+class ImageTextModel(nn.Module):
+    """A model of transformers, with the names that methods on the image tower and on text use."""
+
+    def __init__(self, inner: Any) -> None:
+        """Take the model."""
+        super().__init__()
+        self.inner = inner
+
+    @property
+    def visual(self) -> Any:
+        """The image tower."""
+        return self.inner.vision_model
+
+    def encode_image(self, batch: Tensor) -> Tensor:
+        """Embeddings ``(n, d)`` of preprocessed images."""
+        return pooled(self.inner.get_image_features(pixel_values=batch))  # type: ignore[no-any-return]
+
+    def encode_text(self, tokens: Tensor, **masks: Tensor) -> Tensor:
+        """Embeddings ``(n, d)`` of tokens ``(n, length)``."""
+        return pooled(self.inner.get_text_features(input_ids=tokens, **masks))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The model's image processor, for one image."""
+
+    processor: Any
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """RGB image → ``(3, height, width)``."""
+        pixels: Tensor = self.processor(images=image, return_tensors="pt")["pixel_values"]
+        return pixels[0]
+
+
+class TransformersEncoder(Encoder):
+    """An image-text model of transformers with its image processor and its tokenizer."""
+
+    def __init__(
+        self,
+        model: str,
+        pretrained: str | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        trust_pickle: bool = False,
+    ) -> None:
+        """Choose a model; nothing is loaded yet.
+
+        Args:
+            model: Name on the hub, or a folder as ``save_pretrained`` writes it.
+            pretrained: Must be None: the weights are beside the configuration.
+            device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+            precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
+            trust_pickle: Not used; transformers reads tensors alone.
+        """
+        if pretrained is not None:
+            raise ValueError(
+                f"pretrained: {pretrained!r}, but transformers:{model} has its weights beside its configuration; leave "
+                "it out, or name another folder"
+            )
+        self._folder = Path(model).absolute() if Path(model).is_dir() else None
+        if self._folder is None and (model.count("/") != 1 or model.startswith((".", "/", "~"))):
+            raise ValueError(f"model: transformers:{model}: no such folder; give one, or OWNER/NAME on the hub")
+        self.name = f"transformers:{self._folder.name if self._folder else model}"
+        self._place = str(self._folder or model)
+        self.device = choose_device(device)
+        self.precision = choose_precision(precision, self.device)
+
+    def _load(self, kind: str) -> Any:
+        """One part of the model by its automatic class, such as ``AutoTokenizer``."""
+        go_offline_if_unreachable()
+        try:
+            import transformers
+        except ImportError:
+            raise ValueError(
+                f'model: {self.name} needs transformers, which is not installed; pip install "clip-tca[transformers]"'
+            ) from None
+        try:
+            with _no_progress_bar(transformers.utils.logging):
+                return getattr(transformers, kind).from_pretrained(self._place)
+        except Exception as error:
+            if self._folder is None:
+                local = "a local folder as --model transformers:FOLDER"
+                raise ValueError(weights.offline(self.name, error, instead=local)) from error
+            raise ValueError(
+                f"model: {self._folder}: not an image-text model of transformers, or damaged ({one_line(error)}); it "
+                "needs what save_pretrained writes of model, image processor and tokenizer"
+            ) from error
+
+    @cached_property
+    @torch.inference_mode(False)  # base methods need weights that can take gradients, whoever asks for them first
+    def model(self) -> ImageTextModel:
+        """The model, in evaluation mode on its device."""
+        log.info("loading %s", self.name)
+        inner = self._load("AutoModel")
+        if missing := [name for name in NEEDED if not hasattr(inner, name)]:
+            raise ValueError(
+                f"model: {self.name} is a {type(inner).__name__}, which has no {missing[0]}; a model with an image and "
+                "a text tower in one space is needed, such as CLIP or SigLIP"
+            )
+        inner.vision_model.preprocess_cfg = {"mean": self._processor.image_mean, "std": self._processor.image_std}
+        return ImageTextModel(inner.float()).to(self.device).eval().requires_grad_(False)
+
+    @cached_property
+    def identity(self) -> Identity:
+        """What the embeddings depend on; the model is loaded for it."""
+        inner = self.model.inner
+        bias = getattr(inner, "logit_bias", None)
+        return Identity(
+            model=self.name,
+            pretrained="",
+            weights=fingerprint(inner),
+            configuration=digest(_plain(inner.config.to_dict())),
+            preprocessing=_plain(self._processor.to_dict()),
+            precision=self.precision,
+            scale=float(inner.logit_scale.detach().exp()),
+            bias=0.0 if bias is None else float(bias),
+        )
+
+    @cached_property
+    def _processor(self) -> Any:
+        return self._load("AutoImageProcessor")
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return self._load("AutoTokenizer")
+
+    @cached_property
+    def transform(self) -> Callable[[Image.Image], Tensor]:
+        """Preprocessing: RGB image → ``(3, height, width)``."""
+        return Preprocessing(self._processor)
+
+    @property
+    def tokenizer(self) -> Callable[[list[str]], Tensor]:
+        """Texts → tokens ``(n, length)``."""
+        return lambda texts: self._tokens(texts)["input_ids"]
+
+    def _tokens(self, texts: list[str]) -> dict[str, Tensor]:
+        """Tokens, and the mask of those that count; SigLIP has learned without one."""
+        config = self.model.inner.config
+        length = config.text_config.max_position_embeddings
+        tokens = self._tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+        names = ("input_ids",) if config.model_type.startswith("siglip") else ("input_ids", "attention_mask")
+        return {name: tokens[name] for name in names if name in tokens}
+
+    @cached_property
+    def dim(self) -> int:
+        """Dimension d of the embeddings."""
+        return self.encode_texts([""]).shape[1]
+
+    @torch.inference_mode()
+    def encode_texts(self, texts: list[str], batch: int = 256) -> Tensor:
+        """Embeddings ``(n, d)`` of texts, in float32, ``batch`` at a time."""
+        parts = []
+        for start in range(0, len(texts), batch):
+            given = {name: value.to(self.device) for name, value in self._tokens(texts[start : start + batch]).items()}
+            with self._autocast():
+                parts.append(self.model.encode_text(given.pop("input_ids"), **given).float())
+        return torch.cat(parts)
+
+
+@contextmanager
+def _no_progress_bar(settings: Any) -> Iterator[None]:
+    """Without transformers' own progress bar, which appears in pipes too."""
+    shown = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            settings.enable_progress_bar()
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings as JSON has them, without the place they were read from."""
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
+    return {name: value for name, value in plain.items() if name not in ("_name_or_path", "transformers_version")}
