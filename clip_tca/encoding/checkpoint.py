@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from clip_tca.core.checks import one_line
+
+log = logging.getLogger("clip_tca")
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 """Where training scripts put the weights beside their own state."""
@@ -28,6 +31,8 @@ def read_checkpoint(file: Path, trust_pickle: bool = False) -> tuple[dict[str, T
             with safe_open(str(file), "pt") as opened:
                 classes = json.loads((opened.metadata() or {}).get("classes", "null"))
                 return {name: opened.get_tensor(name) for name in opened.keys()}, classes  # noqa: SIM118 (no mapping)
+        if trust_pickle:
+            log.warning("%s is trusted: if it is a pickle, it can run any code", file)
         return _weights(torch.load(file, map_location="cpu", weights_only=not trust_pickle)), None
     except Exception as error:
         raise ValueError(
