@@ -62,7 +62,7 @@ def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale
     names = list(read_classes(path).values())
     filled = load_prompts(prompts, names)
     text = Embedder(encoder, store).texts(filled)
-    classifier = ZeroShotClassifier(text.to(encoder.device), scale or encoder.scale)
+    classifier = ZeroShotClassifier(text.to(encoder.device), scale or encoder.scale, bias=encoder.bias)
     about = {
         "file": path.name,
         "classes": len(names),

@@ -13,6 +13,8 @@ import torch
 from PIL import Image
 
 from clip_tca import LinearTCA, ZeroShotClassifier, evaluate
+from clip_tca.bulk.class_texts import encode_texts
+from clip_tca.encoding.store import Store
 from clip_tca.encoding.transformers import TransformersEncoder
 from tests.demo_files import write_demo
 from tests.tiny_transformers import SIZE, tiny
@@ -76,6 +78,13 @@ def test_an_evaluation_runs_with_methods_on_tower_and_text(folder, tmp_path):
     assert {row["method"] for row in record["rows"]} == set(methods)
     assert record["model"]["model"] == f"transformers:{Path(folder).name}"
     assert record["prompts"]["templates"] == ["a photo of a {}"]
+
+
+def test_class_names_of_adapt_become_a_classifier_with_scale_and_bias(encoder, tmp_path):
+    (tmp_path / "names.txt").write_text("cat\ndog\n", encoding="utf-8")
+    g = encode_texts(tmp_path / "names.txt", "single", encoder, Store(tmp_path), None).classifier
+    assert g.scale == pytest.approx(encoder.scale)
+    assert g.bias.tolist() == [encoder.bias] * 2
 
 
 def test_outputs_of_the_model_are_taken_as_they_come(encoder, images):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 
 import pytest
 import torch
@@ -13,15 +14,21 @@ import clip_tca
 from clip_tca import ZeroShotClassifier
 from clip_tca.adapters.registry import ADAPTERS as REGISTERED
 from clip_tca.cli.options import parse_value
+from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
+from clip_tca.encoding.timm import TimmEncoder
+from clip_tca.evaluation.base_runs import BaseRuns
+from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.method_spec import MethodSpec, method_specs
 from clip_tca.evaluation.protocols import divisor, order, predict
+from clip_tca.evaluation.runner import _suitable
 from clip_tca.methods.registry import BASES, DEFAULT_METHODS, METHODS, base_method
 from clip_tca.methods.registry import ON_EMBEDDINGS as ADAPTERS
 from clip_tca.results import published
 from clip_tca.results.rendering import render
 from clip_tca.results.schema import FORMATS
 from clip_tca.results.table import accuracy_table, comparison, summary
+from tests.small_networks import saved, timm_network
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +148,21 @@ def test_all_is_every_method_that_uses_no_labels():
     assert not any(method.uses_labels for method in chosen)
     assert {method.name for method in chosen} == set(METHODS) - {"linear-tca:reference"}
     assert [method.name for method in method_specs(["zero-shot", "all"], {})].count("zero-shot") == 1
+
+
+def test_all_leaves_out_what_can_not_run_with_the_model(tmp_path, caplog):
+    """A vision transformer with its own head: no text, no BatchNorm."""
+    encoder = TimmEncoder("test_vit", saved(timm_network("test_vit"), tmp_path / "vit.safetensors"), "cpu")
+    data = EmbeddingSet(None, 1.0, {}, head=encoder.head)
+    runs = BaseRuns(Embedded(data, {}, encoder=encoder), torch.device("cpu"), 8, 0, progress=False)
+    specs = method_specs(["all"], {})
+    with caplog.at_level(logging.WARNING, "clip_tca"):
+        left = {spec.name for spec in specs} - {spec.name for spec in _suitable(specs, runs, ["all"])}
+    without = {"bn", "tpt", "clipartt", "watt-p", "watt-s"}
+    assert left == without | {f"{name}+tca" for name in without}
+    assert "bn is left out: method: 'bn' changes the statistics of BatchNorm layers" in caplog.text
+    with pytest.raises(ValueError, match="method: 'bn' changes"):
+        _suitable(specs, runs, ["bn", "all"])
 
 
 def test_an_option_goes_to_the_methods_that_have_it():
