@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from clip_tca.cli import options as shared
-from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.datasets.corruptions import COMMON, EXTRA
+from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,14 +29,26 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def list_datasets(_options: argparse.Namespace) -> int:
     """Name, counts, domains and hub id of each benchmark."""
     for benchmark in BENCHMARKS.values():
-        mirror = benchmark.hub_id + ("" if benchmark.verified else " (community copy, counts are checked)")
-        total, classes = sum(benchmark.images.values()), len(benchmark.classes)
-        print(f"{benchmark.name:12}{total:6d} images  {classes:3d} classes  hub: {mirror}")
-        print(" " * 12 + ", ".join(f"{name} {count}" for name, count in benchmark.images.items()))
+        mirror = (benchmark.hub_id or "none") + ("" if benchmark.verified else " (community copy, counts are checked)")
+        chosen = benchmark.only((), ()) if benchmark.corrupted else benchmark
+        total = f"{sum(chosen.images.values()):6d} images" if chosen.images else "not counted  "
+        print(f"{benchmark.name:12}{total}  {len(benchmark.classes):4d} classes  hub: {mirror}")
+        print(" " * 12 + _domains(benchmark))
     print("folder      your own images: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID")
     print("demo        icons, clip art and sketches in this package, with a small model of its own; needs no download")
     print("synthetic   made-up embeddings; needs neither pictures nor a model")
     return 0
+
+
+def _domains(benchmark: Benchmark) -> str:
+    """The domains with their counts, in one line."""
+    counts = {name: benchmark.images.get(name) for name in benchmark.domains}
+    if benchmark.corrupted:
+        each = next(iter(counts.values()))
+        return (
+            f"{len(COMMON)} corruptions, severity 5 (--corruption {', '.join(EXTRA)}; --severity 1 to 5), {each} each"
+        )
+    return ", ".join(name if count is None else f"{name} {count}" for name, count in counts.items())
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -18,7 +18,17 @@ from clip_tca.results.schema import FORMATS
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
-DATA = ("data_dir", "hub_id", "revision", "image_column", "label_column", "domain_column", "domains")
+DATA = (
+    "data_dir",
+    "hub_id",
+    "revision",
+    "image_column",
+    "label_column",
+    "domain_column",
+    "domains",
+    "corruptions",
+    "severities",
+)
 _MODEL = ("model", "pretrained", "trust_pickle", "device", "precision", "skip_bad", "workers", "encode_batch_size")
 _PROMPTS = ("prompts", "class_names")
 
@@ -49,6 +59,21 @@ def add_data(command: argparse.ArgumentParser, required: bool = True) -> None:
     for what in ("image", "label", "domain"):
         group.add_argument(f"--{what}-column", metavar="NAME", help=f"column with the {what}s of a hub data set")
     group.add_argument("--domain", dest="domains", action="append", metavar="NAME", help="only this domain; repeatable")
+    group.add_argument(
+        "--corruption",
+        dest="corruptions",
+        action="append",
+        metavar="NAME",
+        help="only this corruption of cifar10-c, …; repeatable (default: the 15 common ones)",
+    )
+    group.add_argument(
+        "--severity",
+        dest="severities",
+        action="append",
+        type=positive,
+        metavar="1..5",
+        help="of corruptions; repeatable (default: 5)",
+    )
 
 
 def add_model(command: argparse.ArgumentParser) -> None:

@@ -11,7 +11,8 @@ from clip_tca.datasets.pictures import SUFFIXES, mark
 from clip_tca.datasets.registry import Benchmark, plain
 
 SPLITS = ("train", "crossval", "val", "test")
-"""Folders between domain and class in some releases, where ``full`` holds everything."""
+WHOLE = ("full", "images")
+"""Folders between domain and class in some releases, where those of ``WHOLE`` hold everything."""
 
 DEPTH = 3
 """Levels below ``--data-dir`` that are searched for domain folders."""
@@ -34,7 +35,7 @@ class Files:
 
 def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
     """A benchmark in any of its public layouts, in ``folder`` or up to three levels below; else FileNotFoundError."""
-    _require_folder(folder)
+    require_folder(folder)
     root = _best(folder, benchmark)
     if root is None:
         raise FileNotFoundError(
@@ -42,13 +43,14 @@ def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
         )
     ignored: list[str] = []
     domains: dict[str, Domain] = {}
-    for path in sorted(_folders(root), key=lambda path: -_count(_release(path, benchmark))):
+    for path in sorted(subfolders(root), key=lambda path: -_count(_release(path, benchmark))):
         name = benchmark.domain(path.name)
         if name is None or name in domains:  # of two folders for a domain the one with more images is used
             ignored.append(path.name)
             continue
         ignored += [f"{path.name}/{c}" for c, _ in _classes(path, benchmark, wanted=False)]
-        domains[name] = _domain(path, [(benchmark.label(c), p) for c, p in _release(path, benchmark)], ignored)
+        folders = [(benchmark.label(c), p) for c, p in _release(path, benchmark)]
+        domains[name] = files_domain(path, folders, ignored, _listed(root, name, benchmark.split))
     ordered = {name: domains[name] for name in benchmark.domains if name in domains}
     origin = {"kind": "folder", "path": str(root)}
     published = benchmark.images, benchmark.class_images
@@ -57,17 +59,17 @@ def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
 
 def load_folder(folder: Path) -> ImageSet:
     """Your own images: ``DIR/domain/class/image``, or ``DIR/class/image`` for a single domain."""
-    _require_folder(folder)
-    inner = _folders(folder)
+    require_folder(folder)
+    inner = subfolders(folder)
     with_images = [path for path in inner if _images(path)]
-    deep = [path for path in inner if any(_images(child) for child in _folders(path))]
+    deep = [path for path in inner if any(_images(child) for child in subfolders(path))]
     if with_images and deep:
         raise ValueError(
             f"{folder}: {with_images[0].name} holds images, {deep[0].name} holds folders of images; "
             "use one layout throughout: DIR/domain/class/image or DIR/class/image"
         )
     roots = {_text(folder.resolve()): folder} if with_images else {_text(path): path for path in inner}
-    by_domain = {name: [(_text(p), p) for p in _folders(root) if _images(p)] for name, root in roots.items()}
+    by_domain = {name: [(_text(p), p) for p in subfolders(root) if _images(p)] for name, root in roots.items()}
     classes = sorted({name for folders in by_domain.values() for name, _ in folders})
     spelled: dict[str, str] = {}
     for name in classes:
@@ -82,7 +84,7 @@ def load_folder(folder: Path) -> ImageSet:
         )
     ignored: list[str] = []
     domains = {
-        name: _domain(roots[name], [(classes.index(c), p) for c, p in folders], ignored)
+        name: files_domain(roots[name], [(classes.index(c), p) for c, p in folders], ignored)
         for name, folders in by_domain.items()
         if folders
     }
@@ -95,7 +97,8 @@ def _text(path: Path) -> str:
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
-def _require_folder(folder: Path) -> None:
+def require_folder(folder: Path) -> None:
+    """Raise FileNotFoundError if there is no such folder."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; --data-dir names the folder that holds the images")
 
@@ -105,10 +108,10 @@ def _best(folder: Path, benchmark: Benchmark) -> Path | None:
     best, most, level = None, 0, [folder]
     for _ in range(DEPTH):
         for root in level:
-            count = sum(len(_release(path, benchmark)) for path in _folders(root))
+            count = sum(len(_release(path, benchmark)) for path in subfolders(root))
             if count > most:
                 best, most = root, count
-        level = [path for root in level for path in _folders(root)] if len(level) < 200 else []
+        level = [path for root in level for path in subfolders(root)] if len(level) < 200 else []
     return best
 
 
@@ -117,15 +120,15 @@ def _release(path: Path, benchmark: Benchmark) -> list[ClassFolder]:
     domain = benchmark.domain(path.name)
     if domain is None:
         return []
-    inner = {plain(child.name): child for child in _folders(path)}
+    inner = {plain(child.name): child for child in subfolders(path)}
     layouts = [
         [folder for level in levels if level in inner for folder in _classes(inner[level], benchmark)]
-        for levels in (("full",), SPLITS, ("train", "test"))
+        for levels in (*((level,) for level in WHOLE), SPLITS, ("train", "test"))
     ]
     layouts = [folders for folders in [*layouts, _classes(path, benchmark)] if folders]
     if len(layouts) < 2:
         return next(iter(layouts), [])
-    complete = [folders for folders in layouts if _count(folders) == benchmark.images[domain]]
+    complete = [folders for folders in layouts if _count(folders) == benchmark.images.get(domain)]
     return next(iter(complete or [folders for folders in layouts if _count(folders)] or layouts))
 
 
@@ -134,27 +137,42 @@ def _count(folders: list[ClassFolder]) -> int:
 
 
 def _classes(path: Path, benchmark: Benchmark, wanted: bool = True) -> list[ClassFolder]:
-    levels = {"full", *SPLITS}
+    levels = {*WHOLE, *SPLITS}
     return [
         (child.name, child)
-        for child in _folders(path)
+        for child in subfolders(path)
         if (benchmark.label(child.name) is not None) == wanted and (wanted or plain(child.name) not in levels)
     ]
 
 
-def _domain(root: Path, folders: list[tuple[int | None, Path]], ignored: list[str]) -> Domain:
-    """All images of the class folders, sorted by class and name: the same order on every machine."""
+def _listed(root: Path, domain: str, split: str | None) -> set[str] | None:
+    """Images of a domain in the official list of a split, ``DOMAIN/class/image label`` a line; None without a list."""
+    name = f"{domain}_{split}.txt"
+    path = next((folder / name for folder in (root, root / "splits") if (folder / name).is_file()), None)
+    if split is None or path is None:
+        return None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {line.rsplit(maxsplit=1)[0].split("/", 1)[-1] for line in lines if line.strip()}
+
+
+def files_domain(
+    root: Path, folders: list[tuple[int | None, Path]], ignored: list[str], listed: set[str] | None = None
+) -> Domain:
+    """All images of the class folders, or those ``listed``, by class and name: the same order on every machine."""
     rows = []
     for label, folder in folders:
         for path in _images(folder):
-            rows.append((label or 0, path.relative_to(root).as_posix(), mark(path)))
+            name = path.relative_to(root).as_posix()
+            if listed is None or name in listed:
+                rows.append((label or 0, name, mark(path)))
         ignored += [f"{root.name}/{folder.relative_to(root).as_posix()}/{name}" for name in _others(folder)]
     rows.sort()
     names, marks, labels = [name for _, name, _ in rows], [row[2] for row in rows], [row[0] for row in rows]
     return Domain(names, marks, labels, Files(str(root), tuple(names)))
 
 
-def _folders(path: Path) -> list[Path]:
+def subfolders(path: Path) -> list[Path]:
+    """Folders in a folder, in the order of their names, without hidden ones."""
     return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
 
 

@@ -12,7 +12,7 @@ from clip_tca.core.checks import one_line
 from clip_tca.core.hub_access import go_offline_if_unreachable
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import Picture, mark
-from clip_tca.datasets.registry import Benchmark
+from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 IMAGE_COLUMNS = ("image", "img", "jpg", "png")
 LABEL_COLUMNS = ("label", "labels", "class", "cls")
 DOMAIN_COLUMNS = ("domain", "style", "environment")
+CORRUPTION_COLUMNS = ("corruption_name", "corruption_level")
+"""Together the domain of a benchmark of corruptions."""
 
 IN_MEMORY = 256_000_000
 """Bytes of Parquet files up to which they are read whole; larger ones are copied into the cache of ``datasets``."""
@@ -54,24 +56,28 @@ def load_hub(
 
     The ``benchmark`` has the expected domains, classes and counts; None for any other data set.
     """
-    table = _table(hub_id, revision)
+    table = _table(hub_id, revision, benchmark.split if benchmark else None)
     from datasets import ClassLabel, Image
 
     columns = columns or Columns()
     image = _column(table, columns.image, IMAGE_COLUMNS, "image")
     label = _column(table, columns.label, LABEL_COLUMNS, "label")
     domain = _column(table, columns.domain, DOMAIN_COLUMNS, "domain", optional=True)
+    ignored: list[str] = []
+    by_domain = _domains(table, domain, benchmark, hub_id, ignored)
+    used = sorted(row for rows in by_domain.values() for row in rows)
+    if 0 < len(used) < len(table):  # of other domains nothing is read
+        table, places = table.select(used), {row: place for place, row in enumerate(used)}
+        by_domain = {name: [places[row] for row in rows] for name, rows in by_domain.items()}
     if isinstance(table.features[image], Image):
         table = table.cast_column(image, Image(decode=False))
     feature = table.features[label]
     names = feature.names if isinstance(feature, ClassLabel) else None
     classes, labels = _labels(table[label], names, benchmark, f"{hub_id}, column {label}")
-    ignored: list[str] = []
-    by_domain = _domains(table, domain, benchmark, hub_id, ignored)
     marks = _marks(table, image, hub_id)
     domains = {
         name: Domain(
-            [f"{classes[labels[i]]}/{i}" for i in rows],
+            [f"{classes[labels[i]]}/{used[i]}" for i in rows],
             [marks[i] for i in rows],
             [labels[i] for i in rows],
             Rows(table, image, tuple(rows)),
@@ -90,8 +96,8 @@ def load_hub(
     return ImageSet(benchmark.name, classes, domains, origin, benchmark.images, benchmark.class_images, ignored)
 
 
-def _table(hub_id: str, revision: str | None) -> Dataset:
-    """All splits, concatenated."""
+def _table(hub_id: str, revision: str | None, split: str | None = None) -> Dataset:
+    """All splits, concatenated, or the one named ``split`` where there is one."""
     if not Path(hub_id).exists():
         go_offline_if_unreachable()
     import datasets
@@ -113,7 +119,7 @@ def _table(hub_id: str, revision: str | None) -> Dataset:
             "or give a local copy: --data-dir FOLDER, or --hub-id PATH of a saved data set or Parquet file"
         ) from error
     if isinstance(loaded, dict):
-        parts = [loaded[split] for split in loaded]
+        parts = [loaded[name] for name in ([split] if split in loaded else loaded)]
         loaded = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
     if not len(loaded):
         raise ValueError(f"{hub_id}: the data set has no rows")
@@ -165,26 +171,37 @@ def _domains(
     table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str, ignored: list[str]
 ) -> dict[str, list[int]]:
     """Rows of every domain, in the order of the benchmark or of the names."""
-    from datasets import ClassLabel
-
+    if not column and benchmark is not None and benchmark.corrupted and {*CORRUPTION_COLUMNS} <= {*table.column_names}:
+        column = ":".join(CORRUPTION_COLUMNS)
     if not column and benchmark is not None:
         raise ValueError(
             f"{hub_id}: no domain column among {', '.join(table.column_names)}; name it by --domain-column"
         )
     if not column:
         return {Path(hub_id).stem: list(range(len(table)))}
-    feature = table.features[column]
+    known = None if benchmark is None else BENCHMARKS[benchmark.name]
+    words = _words(table, column, hub_id)
+    names = {word: word if benchmark is None else benchmark.domain(word) for word in dict.fromkeys(words)}
+    ignored += [word for word, name in names.items() if name is None and known and known.domain(word) is None]
     rows: dict[str, list[int]] = {}
-    for row, value in enumerate(table[column]):
-        if value is None:
-            raise ValueError(f"{hub_id}, column {column}: row {row} has no domain")
-        word = feature.int2str(value) if isinstance(feature, ClassLabel) else str(value)
-        name = word if benchmark is None else benchmark.domain(word)
-        if name is not None:
+    for row, word in enumerate(words):
+        if (name := names[word]) is not None:
             rows.setdefault(name, []).append(row)
-        elif word not in ignored:
-            ignored.append(word)
     return {name: rows[name] for name in (benchmark.domains if benchmark else sorted(rows)) if name in rows}
+
+
+def _words(table: Dataset, column: str, hub_id: str) -> list[str]:
+    """The domain of every row, as written; of two columns ``corruption:severity``."""
+    from datasets import ClassLabel
+
+    columns = []
+    for name in column.split(":"):
+        feature, values = table.features[name], table[name]
+        for row, value in enumerate(values):
+            if value is None:
+                raise ValueError(f"{hub_id}, column {name}: row {row} has no domain")
+        columns.append([feature.int2str(v) if isinstance(feature, ClassLabel) else str(v) for v in values])
+    return [":".join(words) for words in zip(*columns, strict=True)]
 
 
 def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:

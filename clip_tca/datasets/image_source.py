@@ -17,7 +17,8 @@ class ImageSource:
     """A data set of images by name (a benchmark, ``folder`` for your own, or ``demo``), with where to find it.
 
     Without a ``data_dir`` it is on the hub (``hub_id`` may also be a local copy in the hub's formats), at the commit or
-    tag ``revision``. For a column, None takes the first usual name. Empty ``domains`` loads all.
+    tag ``revision``. For a column, None takes the first usual name. Empty ``domains`` loads all; empty ``corruptions``
+    and ``severities`` load the 15 common ones at severity 5 of a benchmark whose domains are corruptions.
     """
 
     dataset: str
@@ -28,6 +29,20 @@ class ImageSource:
     label_column: str | None = None
     domain_column: str | None = None
     domains: Sequence[str] = ()
+    corruptions: Sequence[str] = ()
+    severities: Sequence[int] = ()
+
+    @property
+    def benchmark(self) -> Benchmark | None:
+        """The benchmark of that name, with the corruptions that were chosen; None for other data sets."""
+        known = BENCHMARKS.get(self.dataset)
+        if known is None and (self.corruptions or self.severities):
+            raise ValueError(
+                f"corruption: {self.dataset} has none; allowed are --corruption and --severity with "
+                f"{', '.join(name for name, other in BENCHMARKS.items() if other.corrupted)}"
+            )
+        chosen = known is not None and (known.corrupted or self.corruptions or self.severities)
+        return known.only(self.corruptions, self.severities) if known and chosen else known
 
     def check(self) -> None:
         """Raise ValueError for options that contradict each other, before anything is read or downloaded."""
@@ -42,11 +57,21 @@ class ImageSource:
             )
         if self.dataset == "folder" and self.data_dir is None and self.hub_id is None:
             raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")
+        benchmark = self.benchmark
+        if benchmark and not benchmark.hub_id and self.data_dir is None and self.hub_id is None:
+            raise ValueError(
+                f"dataset: no copy of {benchmark.title} on the hub is known to load; give --data-dir with a folder "
+                f"like {benchmark.layout()}, or --hub-id with a copy of your own"
+            )
 
     def load(self) -> ImageSet:
         """The data set, with counts checked against the published ones."""
         self.check()
         data = self._load()
+        asked = self.benchmark if self.corruptions else None
+        if asked and (missing := [name for name in asked.domains if name not in data.domains]):
+            where, there = self.data_dir or self.hub_id, ", ".join(data.domains)
+            raise FileNotFoundError(f"corruption: {missing[0]} is not in {where}; of those asked for there are {there}")
         if self.domains:
             chosen = [domain_named(name, list(data.domains)) for name in self.domains]
             data.domains = {name: data.domains[name] for name in chosen}
@@ -55,16 +80,19 @@ class ImageSource:
         return data
 
     def _load(self) -> ImageSet:
-        benchmark = BENCHMARKS.get(self.dataset)
+        benchmark = self.benchmark
         if self.dataset == "demo":
             from clip_tca.datasets.demo import demo_set
 
             return demo_set()
         if self.data_dir is not None:
+            from clip_tca.datasets.corrupted_sets import load_corrupted
             from clip_tca.datasets.folder import load_benchmark, load_folder
 
             folder = Path(self.data_dir).expanduser()
-            return load_benchmark(folder, benchmark) if benchmark else load_folder(folder)
+            if benchmark is None:
+                return load_folder(folder)
+            return (load_corrupted if benchmark.corrupted else load_benchmark)(folder, benchmark)
         return self._from_hub(benchmark)
 
     def _from_hub(self, benchmark: Benchmark | None) -> ImageSet:

@@ -83,7 +83,7 @@ def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> lis
         if unknown := [name for name in readable if name not in raw]:
             raise ValueError(f"{how}: {unknown[0]!r} is not a class of this data set ({', '.join(raw[:8])}, …)")
     names = [readable.get(name, clean(name)) for name in raw]
-    for name in names:
+    for name in [] if how == "clean" and dataset else names:  # CLIP's own names for ImageNet have two pairs
         if names.count(name) > 1:
             same = [raw_name for raw_name, readable_name in zip(raw, names, strict=True) if readable_name == name]
             raise ValueError(f"class names: {' and '.join(same)} are both {name!r}; use --class-names raw, or a file")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Literal
 
+from clip_tca.core.checks import one_of
+from clip_tca.datasets.corruptions import COMMON, CORRUPTIONS, SEVERITIES, USUAL_SEVERITY, corrupted_domain
 from clip_tca.datasets.prompts import known_classes
 
 
@@ -15,28 +20,44 @@ class Benchmark:
         name: As ``--dataset`` takes it.
         title: As papers write it.
         domains: Other names of each domain's folder, compared without case, spaces, ``_`` and ``-``.
-        images: Published number of images by domain.
+        images: Published number of images by domain; empty where we could verify none.
         class_images: The same by class, if published.
-        hub_id: Copy on the Hugging Face hub.
+        hub_id: Copy on the Hugging Face hub; empty if none is known that loads.
         verified: Whether that copy is known to be complete.
+        split: The split of it that is used, if not all are. In folders it is what ``DOMAIN_SPLIT.txt`` lists.
+        form: ``folders`` are domain/class/image. A benchmark of corruptions has ``arrays`` (CORRUPTION.npy with all
+            severities, and labels.npy) or ``severities`` (corruption/severity/class/image).
     """
 
     name: str
     title: str
     domains: dict[str, tuple[str, ...]]
-    images: dict[str, int]
-    class_images: dict[str, list[int]]
-    hub_id: str
+    images: dict[str, int] = field(default_factory=dict)
+    class_images: dict[str, list[int]] = field(default_factory=dict)
+    hub_id: str = ""
     verified: bool = True
+    split: str | None = None
+    form: Literal["folders", "arrays", "severities"] = "folders"
 
     @property
     def classes(self) -> list[str]:
         """Raw class names, in the order of the labels."""
         return list(known_classes(self.name))
 
+    @property
+    def corrupted(self) -> bool:
+        """Whether its domains are corruptions."""
+        return self.form != "folders"
+
     def layout(self) -> str:
         """The layout of its folder, in one line."""
-        return f"{self.title}/{{{', '.join(self.domains)}}}/{{{', '.join(self.classes[:3])}, …}}/*.jpg"
+        names = ", ".join(self.domains)
+        if self.corrupted:
+            names = f"{', '.join(COMMON[:2])}, …"
+        if self.form == "arrays":
+            return f"{self.title}/{{{names}}}.npy with labels.npy beside them"
+        severity = "{1, …, 5}/" if self.form == "severities" else ""
+        return f"{self.title}/{{{names}}}/{severity}{{{', '.join(self.classes[:3])}, …}}/*.jpg"
 
     def domain(self, folder: str) -> str | None:
         """The domain that a folder or column value names."""
@@ -44,10 +65,30 @@ class Benchmark:
 
     def label(self, folder: str) -> int | None:
         """The class that a folder or column value names: its raw name in any case, or its number from 0."""
-        names = [plain(name) for name in self.classes]
-        if plain(folder) in names:
-            return names.index(plain(folder))
-        return int(folder) if folder.isdecimal() and int(folder) < len(names) else None
+        label = _labels(self.name).get(plain(folder))
+        if label is None and folder.isdecimal() and int(folder) < len(self.classes):
+            return int(folder)
+        return label
+
+    def only(self, corruptions: Sequence[str], severities: Sequence[int]) -> Benchmark:
+        """The benchmark with these corruptions and severities alone, by default the 15 common ones at severity 5."""
+        if not self.corrupted:
+            raise ValueError(
+                f"corruption: {self.title} has none; --corruption and --severity are for data sets that do"
+            )
+        chosen = [domain_named(name, list(CORRUPTIONS), "corruption") for name in corruptions] or COMMON
+        for severity in severities:
+            one_of("severity", severity, SEVERITIES)
+        names = [corrupted_domain(name, severity) for name in chosen for severity in severities or [USUAL_SEVERITY]]
+        return replace(
+            self, domains=dict.fromkeys(names, ()), images={name: self.images[name] for name in dict.fromkeys(names)}
+        )
+
+
+@lru_cache
+def _labels(dataset: str) -> dict[str, int]:
+    """The label of each class, by its plain raw name."""
+    return {plain(name): label for label, name in enumerate(known_classes(dataset))}
 
 
 def plain(name: str) -> str:
@@ -62,6 +103,12 @@ def domain_named(wanted: str, domains: list[str], option: str = "domain") -> str
         ambiguous = " is more than one" if near else ""
         raise ValueError(f"{option}: {wanted!r}{ambiguous}; allowed are {', '.join(near or domains)}")
     return near[0]
+
+
+def _corrupted(name: str, title: str, form: Literal["arrays", "severities"], images: int) -> Benchmark:
+    """A benchmark with ``images`` for each corruption at each severity."""
+    names = [corrupted_domain(corruption, severity) for corruption in CORRUPTIONS for severity in SEVERITIES]
+    return Benchmark(name, title, dict.fromkeys(names, ()), dict.fromkeys(names, images), form=form)
 
 
 BENCHMARKS = {
@@ -107,5 +154,46 @@ BENCHMARKS = {
             "ai22mtech12002/DG_VLCS",
             verified=False,
         ),
+        Benchmark(
+            "domainnet",
+            "DomainNet",
+            {
+                "clipart": ("0",),  # numbers: as in the hub copy
+                "infograph": ("1",),
+                "painting": ("2",),
+                "quickdraw": ("3",),
+                "real": ("4",),
+                "sketch": ("5",),
+            },
+            {
+                "clipart": 14604,
+                "infograph": 15582,
+                "painting": 21850,
+                "quickdraw": 51750,
+                "real": 52041,
+                "sketch": 20916,
+            },
+            hub_id="wltjr1007/DomainNet",
+            split="test",
+        ),
+        Benchmark(
+            "terra",
+            "TerraIncognita",
+            {
+                "L100": ("location100", "100"),
+                "L38": ("location38", "38"),
+                "L43": ("location43", "43"),
+                "L46": ("location46", "46"),
+            },
+        ),
+        Benchmark(
+            "office31",
+            "Office-31",
+            {"amazon": (), "dslr": (), "webcam": ()},
+            {"amazon": 2817, "dslr": 498, "webcam": 795},
+        ),
+        _corrupted("cifar10-c", "CIFAR-10-C", "arrays", 10_000),
+        _corrupted("cifar100-c", "CIFAR-100-C", "arrays", 10_000),
+        _corrupted("imagenet-c", "ImageNet-C", "severities", 50_000),
     )
 }

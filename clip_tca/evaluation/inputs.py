@@ -16,7 +16,7 @@ from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
 from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
-from clip_tca.datasets.registry import domain_named
+from clip_tca.datasets.registry import BENCHMARKS, domain_named
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.embedder import BATCH, Embedder
@@ -85,9 +85,10 @@ class Inputs(ImageSource):
         check_whole("encode_batch_size", self.encode_batch_size)
         stored = self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
         names_model = self.model or self.pretrained or self.precision != "auto"
-        if stored and (names_model or self.data_dir or self.hub_id):
+        if stored and (names_model or self.data_dir or self.hub_id or self.corruptions or self.severities):
             raise ValueError(
-                f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder and hub don't apply"
+                f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder, hub and corruptions "
+                "don't apply"
             )
         if self.dataset == "synthetic":
             return self._stored(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
@@ -133,7 +134,7 @@ class Inputs(ImageSource):
         data = self.load()
         head = self._head(encoder, data)
         how = self.class_names if head is None or self.class_names in CLASS_NAMES else "clean"
-        names = class_names(data.classes, how, self.dataset if data.expected else None)
+        names = class_names(data.classes, how, self.dataset if self.dataset in BENCHMARKS else None)
         prompts = load_prompts(self.prompts, names) if head is None else None
         began = time.perf_counter()
         embedder = Embedder(encoder, store, self.skip_bad, self.workers, self.encode_batch_size, self.progress)
@@ -156,7 +157,7 @@ class Inputs(ImageSource):
             model_info["head"] = encoder.head.n_classes
         prompt_info = None if prompts is None or text is None else self._prompt_info(prompts, text)
         about: InputRecord = {
-            "dataset": data.name if data.expected or self.dataset == "demo" else "folder",
+            "dataset": self.dataset,
             "data": _data_info(data, embedder.left_out),
             "model": model_info,
             "prompts": prompt_info,

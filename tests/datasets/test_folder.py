@@ -38,6 +38,9 @@ LAYOUTS = [
     ("vlcs", [f"VLCS/{d}/bird/1.jpg" for d in ("Caltech101", "LabelMe", "SUN09", "VOC2007")]),
     ("vlcs", [f"VLCS/{d}/full/0/1.jpg" for d in ("CALTECH", "LABELME", "SUN", "PASCAL")]),
     ("vlcs", [f"VLCS/{d}/test/0/1.jpg" for d in ("caltech", "labelme", "sun", "voc")]),
+    ("terra", [f"terra_incognita/location_{d}/bird/1.jpg" for d in (38, 43, 46, 100)]),
+    ("office31", [f"office31/{d}/images/back_pack/frame_0001.jpg" for d in ("amazon", "dslr", "webcam")]),
+    ("office31", [f"{d}/back_pack/frame_0001.jpg" for d in ("amazon", "dslr", "webcam")]),
 ]
 
 
@@ -45,7 +48,7 @@ LAYOUTS = [
 def test_every_known_layout_is_found(name, paths, tmp_path):
     data = load_benchmark(make(tmp_path, *paths), BENCHMARKS[name])
     assert list(data.domains) == list(BENCHMARKS[name].domains)
-    assert [domain.labels for domain in data.domains.values()] == [[0]] * 4
+    assert [domain.labels for domain in data.domains.values()] == [[0]] * len(data.domains)
     assert data.classes == BENCHMARKS[name].classes
     for domain in data.domains.values():
         assert Path(domain.picture(0)).is_file()
@@ -93,6 +96,30 @@ def test_published_counts_by_class_add_up():
         for domain, counts in benchmark.class_images.items():
             assert sum(counts) == benchmark.images[domain]
             assert len(counts) == len(benchmark.classes)
+
+
+DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+
+
+@pytest.mark.parametrize("beside", ["", "splits/"])
+def test_domainnet_is_what_its_official_test_lists_name(beside, tmp_path):
+    names = ("aircraft_carrier/a_1.jpg", "aircraft_carrier/a_2.jpg", "zigzag/z_1.jpg")
+    make(tmp_path, *[f"{d}/{name}" for d in DOMAINNET for name in names])
+    for domain in DOMAINNET:
+        lists = tmp_path / beside / f"{domain}_test.txt"
+        lists.parent.mkdir(exist_ok=True)
+        lists.write_text(f"{domain}/aircraft_carrier/a_2.jpg 0\n{domain}/zigzag/z_1.jpg 344\n")
+    data = load_benchmark(tmp_path, BENCHMARKS["domainnet"])
+    assert list(data.domains) == list(DOMAINNET)
+    assert data.domains["real"].names == ["aircraft_carrier/a_2.jpg", "zigzag/z_1.jpg"]
+    assert data.domains["real"].labels == [0, 344]
+    (tmp_path / beside / "real_test.txt").unlink()
+    assert len(load_benchmark(tmp_path, BENCHMARKS["domainnet"]).domains["real"]) == 3
+
+
+def test_a_benchmark_without_verified_counts_has_nothing_to_differ_from(tmp_path):
+    data = load_benchmark(make(tmp_path, "L38/bird/1.jpg", "L38/dog/1.jpg"), BENCHMARKS["terra"])
+    assert (data.expected, data.differences()) == ({}, [])
 
 
 def test_the_order_does_not_depend_on_the_file_system(tmp_path):

@@ -101,6 +101,48 @@ def test_weights_and_data_come_from_the_hub(tmp_path):
         assert "photo: 14 images, 1670 published" in check.stdout
 
 
+def corrupted(rows: list[tuple[str, int]]) -> datasets.Dataset:
+    """As hub copies of CIFAR-10-C have it."""
+    features = {
+        "image": datasets.Image(),
+        "label": datasets.Value("int64"),
+        "corruption_name": datasets.Value("string"),
+        "corruption_level": datasets.Value("int64"),
+    }
+    names, levels = zip(*rows, strict=True)
+    labels = [i % 10 for i in range(len(rows))]
+    columns = (pictures(len(rows)), labels, list(names), list(levels))
+    return datasets.Dataset.from_dict(dict(zip(features, columns, strict=True)), datasets.Features(features))
+
+
+def test_corruption_name_and_level_make_the_domain(tmp_path):
+    rows = [(name, level) for level in (1, 5) for name in ("fog", "snow", "rain") for _ in range(4)]
+    path = tmp_path / "cifar.parquet"
+    corrupted(rows).to_parquet(path)
+    data = ImageSource("cifar10-c", hub_id=str(path)).load()
+    assert list(data.domains) == ["snow:5", "fog:5"]
+    assert data.ignored == ["rain:1", "rain:5"]
+    fog = data.domains["fog:5"]
+    assert fog.labels == [2, 3, 4, 5]
+    assert fog.names[0] == "bird/12"
+    assert decode(fog.picture(0)).size == (40, 40 + 12)
+    chosen = ImageSource("cifar10-c", hub_id=str(path), corruptions=("snow",), severities=(1, 5)).load()
+    assert list(chosen.domains) == ["snow:1", "snow:5"]
+
+
+def test_of_a_saved_domainnet_the_test_split_is_used_and_its_domains_may_be_numbers(tmp_path):
+    def part(count: int) -> datasets.Dataset:
+        content = {"image": pictures(count), "domain": [i % 6 for i in range(count)], "label": [344] * count}
+        features = {"image": datasets.Image(), "domain": datasets.Value("int64"), "label": datasets.Value("int64")}
+        return datasets.Dataset.from_dict(content, datasets.Features(features))
+
+    datasets.DatasetDict({"train": part(18), "test": part(12)}).save_to_disk(tmp_path / "saved")
+    data = ImageSource("domainnet", hub_id=str(tmp_path / "saved")).load()
+    assert {name: len(domain) for name, domain in data.domains.items()} == dict.fromkeys(data.domains, 2)
+    assert list(data.domains) == list(BENCHMARKS["domainnet"].domains)
+    assert data.domains["sketch"].labels == [344, 344]
+
+
 def test_an_incomplete_community_copy_is_refused_unless_it_is_named(tmp_path):
     vlcs = BENCHMARKS["vlcs"]
     with Hub() as hub:

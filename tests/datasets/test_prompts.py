@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from open_clip import IMAGENET_CLASSNAMES
 
 from clip_tca.datasets.prompts import class_names, known_classes, load_prompts
 from clip_tca.datasets.registry import BENCHMARKS
@@ -85,6 +86,16 @@ def test_classes_are_in_the_order_of_the_folder_names():
     for name, count in {"pacs": 7, "officehome": 65, "vlcs": 5}.items():
         assert BENCHMARKS[name].classes == sorted(BENCHMARKS[name].classes)
         assert len(BENCHMARKS[name].classes) == count
+
+
+def test_imagenet_s_names_are_those_of_clip_in_the_order_of_the_wordnet_ids(tmp_path):
+    classes = known_classes("imagenet-c")
+    assert tuple(classes.values()) == tuple(IMAGENET_CLASSNAMES)
+    assert list(classes) == sorted(classes)
+    assert class_names(list(classes), "clean", "imagenet-c") == list(IMAGENET_CLASSNAMES)
+    with pytest.raises(ValueError, match="n1 and n2 are both 'missile'"):
+        (path := tmp_path / "names.txt").write_text("n1 = missile\nn2 = missile\n")
+        class_names(["n1", "n2"], str(path))
 
 
 def test_a_repeated_class_is_an_error(tmp_path):
