@@ -1,26 +1,32 @@
-"""The published numbers (eval/reported/), shown only beside a run of the same model on the same images.
+"""The published numbers (eval/reported/, a file for each model), shown only beside a run of that model on those images.
 
-WATT never saw the last batch of 128 and still divided by all images; the TCA paper divided by the images seen. So each
-row carries its divisor, and WATT's rows appear twice: as published, and rescaled to the images seen.
+WATT never saw the last batch of 128 of an image folder and still divided by all images; the TCA paper divided by the
+images seen. So each row carries its divisor, and WATT's rows appear twice: as published, and rescaled to the images
+seen. Of models that authors have trained and not published, the numbers are in the files and in no table.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from clip_tca.core.resources import resource
-from clip_tca.results.schema import PROTOCOLS, EvaluationRecord
+from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
 
-MODELS = ("ViT-B-16", "ViT-B-16-quickgelu")
-OPENAI = "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f"
-"""SHA-256 of OpenAI's ViT-B-16.pt, as in its public address."""
+FILES = ("clip_vit_b16", "clip_vit_b32", "resnet18", "resnet50", "vit_b16")
+
+NOT_STATED = "not stated"
+"""The divisor of a row whose authors don't name it."""
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One published row: accuracy (%) by domain and on average, standard deviations, and what it is divided by."""
+    """One published row: accuracy (%) by domain and on average, standard deviations, and what it is divided by.
+
+    ``accuracy`` is empty where only the average is published.
+    """
 
     method: str
     accuracy: dict[str, float]
@@ -29,44 +35,75 @@ class PublishedRow:
     divisor: str
 
 
-def published() -> dict[str, Any]:
-    """The file of published numbers."""
-    content: dict[str, Any] = json.loads(resource("eval/reported/clip_vit_b16.json").read_text(encoding="utf-8"))
+@lru_cache
+def published(file: str = "clip_vit_b16") -> dict[str, Any]:
+    """A file of published numbers."""
+    content: dict[str, Any] = json.loads(resource(f"eval/reported/{file}.json").read_text(encoding="utf-8"))
     return content
 
 
 def why_not(record: EvaluationRecord) -> str | None:
     """Why no published number can stand beside this record; None if it can."""
-    model, title = record["model"], "published numbers are not shown"
+    model, title, dataset = record["model"], "published numbers are not shown", record["dataset"]
     if record["data"]["origin"].get("kind") == "embeddings":
         return f"{title}: this is a file of embeddings, and whether it holds all images is not known"
-    benchmark = published()["datasets"].get(record["dataset"])
-    if benchmark is None or not set(record["data"]["domains"]) <= set(benchmark["domains"]):
-        return f"{title}: none are known for {record['dataset']}"
+    files = [content for content in map(published, FILES) if dataset in content["datasets"]]
+    known = {domain for content in files for domain in content["datasets"][dataset]["domains"]}
+    if unknown := [domain for domain in record["data"]["domains"] if domain not in known]:
+        return f"{title}: none are known for {f'{unknown[0]} of ' if known else ''}{dataset}"
     if model is None:
         return f"{title}: the model is not known"
-    if model["model"] not in MODELS or not (model["pretrained"] == "openai" or model["weights"] == OPENAI):
+    if _content(record) is None:
+        of = [f"{file['models'][0]} / {file['pretrained'][0]}" for file in files if _can_be_had(file, dataset)]
         name = " / ".join(filter(None, (model["model"], model["pretrained"])))
-        return f"{title}: they are for ViT-B-16-quickgelu / openai, this is {name}"
+        return f"{title}: they are for {' and '.join(of) or 'models that their authors trained'}, this is {name}"
     if record["data"]["differences"]:
         return f"{title}: they are for the whole data set, and the counts differ"
     return None
 
 
+def published_source(record: EvaluationRecord) -> str:
+    """Where the published rows for this record are from; empty if there are none."""
+    content = _content(record)
+    return content["source"] if content else ""
+
+
 def published_rows(record: EvaluationRecord, domains: list[str]) -> list[PublishedRow]:
     """Published rows for ``domains``: as published, and rescaled where the divisor was another; none if none apply."""
-    if why_not(record):
+    content = _content(record)
+    if content is None or why_not(record):
         return []
-    benchmark = published()["datasets"][record["dataset"]]
+    benchmark = content["datasets"][record["dataset"]]
     rows = []
     for method, row in benchmark["methods"].items():
-        forms = [("accuracy", "average", "", PROTOCOLS[row["protocol"]])]
+        if "accuracy" not in row and not set(benchmark["domains"]) <= set(domains):
+            continue  # an average over other domains
+        forms = [("accuracy", "average", "", PROTOCOLS.get(row["protocol"], NOT_STATED))]
         if "rescaled_to_kept" in row:
             forms.append(("rescaled_to_kept", "rescaled_average", ", rescaled", PROTOCOLS["kept"]))
         for key, average_key, suffix, divisor in forms:
-            accuracy = dict(zip(benchmark["domains"], row[key], strict=True))
+            accuracy = dict(zip(benchmark["domains"], row.get(key, []), strict=False))
             std = dict(zip(benchmark["domains"], row.get("std", []), strict=False)) if key == "accuracy" else {}
             values = [accuracy[domain] for domain in domains if domain in accuracy]
             average = row[average_key] if len(values) == len(accuracy) else sum(values) / len(values)
             rows.append(PublishedRow(f"{method} [{row['measured_by']}{suffix}]", accuracy, std, average, divisor))
     return rows
+
+
+def _content(record: EvaluationRecord) -> dict[str, Any] | None:
+    """The file with numbers of the record's model on its data set."""
+    model, dataset = record["model"], record["dataset"]
+    return next(
+        (file for file in map(published, FILES) if model and _can_be_had(file, dataset) and _same(file, model)), None
+    )
+
+
+def _can_be_had(file: dict[str, Any], dataset: str) -> bool:
+    """Whether the file has numbers for the data set that were measured with weights that others can have."""
+    return dataset in file["datasets"] and "training" not in file["datasets"][dataset]
+
+
+def _same(file: dict[str, Any], model: ModelInfo) -> bool:
+    return model["model"] in file["models"] and (
+        model["pretrained"] in file["pretrained"] or model["weights"] in file["weights"]
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 
 from clip_tca.methods.registry import ZERO_SHOT
-from clip_tca.results.published import published, published_rows, why_not
+from clip_tca.results.published import published_rows, published_source, why_not
 from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
 
 HEADLINE = ("conditional-tca", "linear-tca")
@@ -123,7 +123,7 @@ def _reported(record: EvaluationRecord, domains: list[str]) -> list[tuple[str, l
     for row in published_rows(record, domains):
         cells = [_cell(row.accuracy[d], row.std.get(d)) if d in row.accuracy else "" for d in domains]
         lines.append([row.method, *cells, _cell(row.average), "", row.divisor])
-    return [(f"reported ({published()['source']})", lines)] if lines else []
+    return [(f"reported ({published_source(record)})", lines)] if lines else []
 
 
 def _measured(record: EvaluationRecord, domains: list[str]) -> list[list[str]]:

@@ -93,8 +93,9 @@ def test_imagenet_s_names_are_those_of_clip_in_the_order_of_the_wordnet_ids(tmp_
     assert tuple(classes.values()) == tuple(IMAGENET_CLASSNAMES)
     assert list(classes) == sorted(classes)
     assert class_names(list(classes), "clean", "imagenet-c") == list(IMAGENET_CLASSNAMES)
+    path = tmp_path / "names.txt"
+    path.write_text("n1 = missile\nn2 = missile\n")
     with pytest.raises(ValueError, match="n1 and n2 are both 'missile'"):
-        (path := tmp_path / "names.txt").write_text("n1 = missile\nn2 = missile\n")
         class_names(["n1", "n2"], str(path))
 
 

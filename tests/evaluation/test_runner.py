@@ -15,6 +15,7 @@ from clip_tca import ZeroShotClassifier
 from clip_tca.adapters.registry import ADAPTERS as REGISTERED
 from clip_tca.cli.options import parse_value
 from clip_tca.datasets.embedding_set import EmbeddingSet
+from clip_tca.datasets.registry import BENCHMARKS
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.timm import TimmEncoder
 from clip_tca.evaluation.base_runs import BaseRuns
@@ -28,6 +29,7 @@ from clip_tca.results import published
 from clip_tca.results.rendering import render
 from clip_tca.results.schema import FORMATS
 from clip_tca.results.table import accuracy_table, comparison, summary
+from tests.conftest import ROOT
 from tests.small_networks import saved, timm_network
 
 
@@ -243,9 +245,9 @@ def test_seeds_give_mean_and_population_standard_deviation(record):
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def as_if(record: dict, dataset: str, **model) -> dict:
+def as_if(record: dict, dataset: str, file: str = "clip_vit_b16", **model) -> dict:
     """The record with the data set and model of a benchmark run."""
-    domains = published.published()["datasets"][dataset]["domains"] if dataset != "own" else ["a"]
+    domains = published.published(file)["datasets"][dataset]["domains"] if dataset != "own" else ["a"]
     rows = [
         {**record["rows"][0], "method": m, "domain": d, "seed": 0} for m in ("zero-shot", "linear-tca") for d in domains
     ]
@@ -275,8 +277,46 @@ def test_published_numbers_stand_beside_the_same_model_and_data_only(record):
     assert "WATT-S" not in shown
 
 
+def test_a_corruption_set_has_the_rows_of_its_model_at_severity_5(record):
+    vit = {"file": "clip_vit_b32", "model": "ViT-B-32-quickgelu"}
+    rows = {row.method: row for row in published.published_rows(as_if(record, "cifar100-c", **vit), ["fog:5"])}
+    assert rows["WATT-S [WATT]"].accuracy["fog:5"] == rows["WATT-S [WATT]"].average == 51.49
+    assert rows["WATT-S [WATT]"].divisor == "all images"
+    assert "WATT, NeurIPS 2024" in render([as_if(record, "cifar100-c", **vit)], "table")
+    milder = as_if(record, "cifar100-c", **vit)
+    milder["data"] = {**milder["data"], "domains": {"fog:3": {"images": 1}}}
+    assert "none are known for fog:3 of cifar100-c" in published.why_not(milder)
+
+
+def test_numbers_of_models_that_nobody_else_has_are_in_no_table(record):
+    for dataset in ("cifar10-c", "domainnet"):
+        own = as_if(record, dataset, "resnet18", model="torchvision:resnet18", pretrained="mine.pth")
+        assert "they are for models that their authors trained, this is torchvision:resnet18" in published.why_not(own)
+    theirs = as_if(record, "imagenet-c", "resnet18", model="torchvision:resnet18", pretrained="IMAGENET1K_V1")
+    assert published.why_not(theirs) is None
+    rows = {row.method: row for row in published.published_rows(theirs, list(theirs["data"]["domains"]))}
+    assert rows["LinearTCA [TCA]"] == published.PublishedRow("LinearTCA [TCA]", {}, {}, 16.07, "not stated")
+    assert published.published_rows(theirs, ["fog:5"]) == []
+    assert "LinearTCA [TCA]" in render([theirs], "table")
+
+
+def test_every_file_of_published_numbers_is_read_and_names_its_source():
+    assert {path.stem for path in (ROOT / "eval" / "reported").glob("*.json")} == set(published.FILES)
+    for file in map(published.published, published.FILES):
+        assert file["source"]
+        for name, known in file["datasets"].items():
+            assert set(known["domains"]) <= set(BENCHMARKS[name].domains)
+            images = [BENCHMARKS[name].images[domain] for domain in known["domains"]]
+            assert known.get("images", images) == images
+            for row in known["methods"].values():
+                assert len(row.get("accuracy", known["domains"])) == len(known["domains"])
+                if "accuracy" in row:
+                    assert row["average"] == pytest.approx(sum(row["accuracy"]) / len(row["accuracy"]), abs=0.011)
+
+
 def test_openai_s_own_file_counts_as_openai_s_weights(record):
-    assert published.why_not(as_if(record, "pacs", pretrained="ViT-B-16.pt", weights=published.OPENAI)) is None
+    openai = published.published()["weights"][0]
+    assert published.why_not(as_if(record, "pacs", pretrained="ViT-B-16.pt", weights=openai)) is None
 
 
 def test_no_two_divisors_stand_side_by_side_unsaid(record):
