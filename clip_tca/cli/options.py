@@ -74,6 +74,7 @@ def add_data(command: argparse.ArgumentParser, required: bool = True) -> None:
         metavar="1..5",
         help="of corruptions; repeatable (default: 5)",
     )
+    group.add_argument("--corrupt", metavar="NAME:SEVERITY", help="corrupt the images first, such as gaussian_noise:3")
 
 
 def add_model(command: argparse.ArgumentParser) -> None:

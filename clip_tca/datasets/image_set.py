@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clip_tca.datasets.pictures import Picture
+from PIL import Image
+
+from clip_tca.datasets.corrupting import Corruption
+from clip_tca.datasets.pictures import Picture, decode
 
 
 @dataclass
@@ -18,20 +21,28 @@ class Domain:
     """The images of one domain: names (``class/file`` for files), marks, and labels for scoring only.
 
     A mark is size and content hash, see :func:`clip_tca.datasets.pictures.mark`. ``picture`` returns image i as a path
-    or bytes, and is picklable, for worker processes.
+    or bytes, and is picklable, for worker processes. ``corruption`` is applied when an image is decoded.
     """
 
     names: list[str]
     marks: list[str]
     labels: list[int]
     picture: Callable[[int], Picture]
+    corruption: Corruption | None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
+    def image(self, index: int) -> Image.Image:
+        """Image ``index``, decoded to 8-bit RGB and corrupted; ValueError gives the reason if it can't be read."""
+        image = decode(self.picture(index))
+        return self.corruption(image, f"{self.marks[index]} {self.names[index]}") if self.corruption else image
+
     def fingerprint(self) -> str:
-        """Hash of names and marks."""
+        """Hash of names, marks and the corruption."""
         lines = "\n".join(f"{mark} {name}" for name, mark in zip(self.names, self.marks, strict=True))
+        if self.corruption:
+            lines += f"\n{self.corruption.key}"
         return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
     def subset(self, keep: Sequence[int]) -> Domain:
@@ -72,6 +83,11 @@ class ImageSet:
     expected: dict[str, int] = field(default_factory=dict)
     expected_classes: dict[str, list[int]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+
+    def corrupted(self, corruption: Corruption) -> ImageSet:
+        """The same images, corrupted."""
+        domains = {name: replace(domain, corruption=corruption) for name, domain in self.domains.items()}
+        return replace(self, domains=domains, origin={**self.origin, "corrupt": str(corruption)})
 
     def counts(self) -> dict[str, list[int]]:
         """Images of each class, by domain."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clip_tca.datasets.corrupting import Corruption
 from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark, domain_named
 
@@ -18,7 +19,8 @@ class ImageSource:
 
     Without a ``data_dir`` it is on the hub (``hub_id`` may also be a local copy in the hub's formats), at the commit or
     tag ``revision``. For a column, None takes the first usual name. Empty ``domains`` loads all; empty ``corruptions``
-    and ``severities`` load the 15 common ones at severity 5 of a benchmark whose domains are corruptions.
+    and ``severities`` load the 15 common ones at severity 5 of a benchmark whose domains are corruptions. ``corrupt``,
+    such as ``gaussian_noise:3``, is applied to all images (:mod:`clip_tca.datasets.corrupting`).
     """
 
     dataset: str
@@ -31,6 +33,7 @@ class ImageSource:
     domains: Sequence[str] = ()
     corruptions: Sequence[str] = ()
     severities: Sequence[int] = ()
+    corrupt: str | None = None
 
     @property
     def benchmark(self) -> Benchmark | None:
@@ -49,6 +52,8 @@ class ImageSource:
         if self.dataset not in NAMES:
             allowed = ", ".join((*NAMES, "synthetic"))
             raise ValueError(f"dataset: {self.dataset!r}; allowed are {allowed} and FILE.safetensors")
+        if self.corrupt is not None:
+            Corruption.parse(self.corrupt)
         if self.data_dir is not None and self.hub_id is not None:
             raise ValueError("give either --data-dir or --hub-id, not both")
         if self.dataset == "demo" and (self.data_dir or self.hub_id) is not None:
@@ -77,7 +82,7 @@ class ImageSource:
             data.domains = {name: data.domains[name] for name in chosen}
             data.expected = {name: n for name, n in data.expected.items() if name in chosen}
             data.expected_classes = {name: n for name, n in data.expected_classes.items() if name in chosen}
-        return data
+        return data if self.corrupt is None else data.corrupted(Corruption.parse(self.corrupt))
 
     def _load(self) -> ImageSet:
         benchmark = self.benchmark

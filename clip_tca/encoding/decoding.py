@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
 from clip_tca.datasets.image_set import Domain
-from clip_tca.datasets.pictures import decode
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Reader:
 
     def __getitem__(self, index: int) -> Tensor | str:
         try:
-            return self.transform(decode(self.domain.picture(index)))
+            return self.transform(self.domain.image(index))
         except ValueError as error:
             return str(error)
 

@@ -198,7 +198,8 @@ class Embedder:
         encoder = self.encoder.identity
         entries: dict[str, Entry | None] = {}
         for name, domain in data.domains.items():
-            description = {"title": f"{data.name}/{name}", "pretrained": encoder.pretrained}
+            corrupted = f", {domain.corruption}" if domain.corruption else ""
+            description = {"title": f"{data.name}/{name}{corrupted}", "pretrained": encoder.pretrained}
             entries[name] = self.store.entry(image_key(encoder, domain), len(domain), description)
         return entries
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
 from clip_tca.datasets.image_set import Domain
-from clip_tca.datasets.pictures import decode
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.protocols import order
 from clip_tca.methods.registry import ZERO_SHOT
@@ -99,7 +98,7 @@ def _picture(pictures: Domain | None, index: int, domain: str) -> Thumbnail:
         return {}
     name = pictures.names[index]
     try:
-        small = thumbnail(decode(pictures.picture(index)))
+        small = thumbnail(pictures.image(index))
     except (OSError, ValueError) as error:  # its embedding came from the store: the run no longer needs the picture
         log.warning("no thumbnail of %s/%s: %s", domain, name, error)
         small = None

@@ -32,7 +32,7 @@ from clip_tca.results.validation import validate
 class Embedded:
     """A data set as embeddings, with what they came from (None for stored embeddings), and what the record says.
 
-    Images that were left out are not in ``pictures``.
+    Images that were left out are not in ``pictures``. The ``embedder`` can embed other pictures in the same way.
     """
 
     data: EmbeddingSet
@@ -40,6 +40,7 @@ class Embedded:
     pictures: ImageSet | None = None
     encoder: Encoder | None = None
     prompts: Prompts | None = None
+    embedder: Embedder | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class Inputs(ImageSource):
         check_whole("encode_batch_size", self.encode_batch_size)
         stored = self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
         names_model = self.model or self.pretrained or self.precision != "auto"
-        if stored and (names_model or self.data_dir or self.hub_id or self.corruptions or self.severities):
+        names_pictures = self.data_dir or self.hub_id or self.corruptions or self.severities or self.corrupt
+        if stored and (names_model or names_pictures):
             raise ValueError(
                 f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder, hub and corruptions "
                 "don't apply"
@@ -164,7 +166,7 @@ class Inputs(ImageSource):
             "cost": {"encoding_seconds": seconds, "encoded_images": embedder.encoded},
         }
         embedded.about = {"model": model_info, "prompts": prompt_info}
-        return Embedded(embedded, about, data, encoder, prompts)
+        return Embedded(embedded, about, data, encoder, prompts, embedder)
 
     def _head(self, encoder: Encoder, data: ImageSet) -> LinearClassifier | None:
         """The model's own head for the classes of the data set; None if prompts build the classifier."""

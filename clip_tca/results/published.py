@@ -47,6 +47,8 @@ def why_not(record: EvaluationRecord) -> str | None:
     model, title, dataset = record["model"], "published numbers are not shown", record["dataset"]
     if record["data"]["origin"].get("kind") == "embeddings":
         return f"{title}: this is a file of embeddings, and whether it holds all images is not known"
+    if corrupt := record["data"]["origin"].get("corrupt"):
+        return f"{title}: they are for the images as they are, and these are corrupted by {corrupt}"
     files = [content for content in map(published, FILES) if dataset in content["datasets"]]
     known = {domain for content in files for domain in content["datasets"][dataset]["domains"]}
     if unknown := [domain for domain in record["data"]["domains"] if domain not in known]:

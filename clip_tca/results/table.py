@@ -112,9 +112,10 @@ def _seen(record: EvaluationRecord) -> str | None:
 
 
 def _dataset(record: EvaluationRecord) -> str:
-    """The name of the data set; for images of the user, also that of their folder."""
-    name, folder = record["dataset"], record["data"].get("name")
-    return f"{name} {folder}" if name == "folder" and folder else name
+    """The name of the data set; for images of the user, also that of their folder; and what corrupts the images."""
+    name, folder, corrupt = record["dataset"], record["data"].get("name"), record["data"]["origin"].get("corrupt")
+    name = f"{name} {folder}" if name == "folder" and folder else name
+    return f"{name} corrupted by {corrupt}" if corrupt else name
 
 
 def _reported(record: EvaluationRecord, domains: list[str]) -> list[tuple[str, list[list[str]]]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from clip_tca.studies.base import Study
 
 NAMES = (
+    "corruption",
     "certainty",
     "alignment",
     "k",
