@@ -28,6 +28,7 @@ DATA = (
     "domains",
     "corruptions",
     "severities",
+    "corrupt",
 )
 _MODEL = ("model", "pretrained", "trust_pickle", "device", "precision", "skip_bad", "workers", "encode_batch_size")
 _PROMPTS = ("prompts", "class_names")

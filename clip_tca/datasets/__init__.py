@@ -1,1 +1,1 @@
-"""Data sets: images in folders and on the hub, stored embeddings, the bundled demo, a synthetic set."""
+"""Data sets: images in folders, arrays and on the hub, corruptions, embeddings, the bundled demo, a synthetic set."""

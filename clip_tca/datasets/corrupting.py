@@ -199,7 +199,7 @@ KINDS: dict[str, tuple[Change, Sequence[Any]]] = {
 
 
 def _image(x: Pixels) -> Image.Image:
-    return Image.fromarray((np.clip(x, 0, 1) * 255).astype(np.uint8))
+    return Image.fromarray(np.rint(np.clip(x, 0, 1) * 255).astype(np.uint8))
 
 
 def _bell(reach: int, sigma: float) -> Pixels:

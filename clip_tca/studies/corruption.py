@@ -2,7 +2,8 @@
 
 The pictures of each domain are corrupted at severities 1 to 5 (:mod:`clip_tca.datasets.corrupting`) and embedded again;
 severity 0 is the domain itself, which stands for the source. For each severity: ‖Σ_severity − Σ_0‖²_F / 4d², and
-zero-shot accuracy. Labels are used for accuracy only.
+zero-shot accuracy. Labels are used for accuracy only. Where a model does not crop pictures itself, the crop that comes
+with a corruption is part of severity 1.
 """
 
 from __future__ import annotations
