@@ -237,9 +237,10 @@ def known_prior(shares: Tensor, images: int) -> Tensor:
 def spread(z: Tensor, most: int) -> Tensor:
     """Indices of at most ``most`` rows of ``z`` ``(n, d)``: the same rows in whatever order they come.
 
-    They are spread evenly along the first coordinate.
+    They are spread evenly along the first coordinate, and where that is equal, as zeros of features are, by their sum.
     """
-    return z[:, 0].argsort(stable=True)[:: -(-len(z) // most)]
+    order = z.sum(dim=1).argsort(stable=True)
+    return order[z[order, 0].argsort(stable=True)][:: -(-len(z) // most)]
 
 
 def local_covariance(y: Tensor, neighbours: Tensor) -> Tensor:

@@ -169,3 +169,14 @@ def test_label_free_gains_on_a_fine_tuned_network(resnet18):
     assert min(gains[LinearTCA]) > -1
     assert np.mean(gains[LinearTCA]) > 0
     assert np.mean(gains[ConditionalTCA]) >= 4
+
+
+@pytest.mark.parametrize("adapter", [LinearTCA, ConditionalTCA])
+def test_the_order_of_features_that_are_mostly_zero_does_not_matter(adapter, generator):
+    """After a ReLU many coordinates are equal, so rows can't be told apart by one of them."""
+    z = torch.randn(900, 32, generator=generator).relu()
+    z[:, 0] = 0
+    head = LinearClassifier(torch.randn(5, 32, generator=generator))
+    order = torch.randperm(len(z), generator=generator)
+    shuffled = adapter(head).fit(z[order]).logits(z)
+    torch.testing.assert_close(shuffled, adapter(head).fit(z).logits(z), rtol=0, atol=2e-3)
