@@ -92,7 +92,8 @@ def load_hub(
     if benchmark is None:
         return ImageSet(Path(hub_id).stem if local else hub_id, classes, domains, origin)
     if not domains:
-        raise ValueError(f"{hub_id}: none of the domains {', '.join(benchmark.domains)} in column {domain!r}")
+        where = domain or ", ".join(CORRUPTION_COLUMNS)
+        raise ValueError(f"{hub_id}: none of the domains {', '.join(benchmark.domains)} in column {where!r}")
     return ImageSet(benchmark.name, classes, domains, origin, benchmark.images, benchmark.class_images, ignored)
 
 
@@ -171,16 +172,17 @@ def _domains(
     table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str, ignored: list[str]
 ) -> dict[str, list[int]]:
     """Rows of every domain, in the order of the benchmark or of the names."""
-    if not column and benchmark is not None and benchmark.corrupted and {*CORRUPTION_COLUMNS} <= {*table.column_names}:
-        column = ":".join(CORRUPTION_COLUMNS)
-    if not column and benchmark is not None:
+    columns = [column] if column else []
+    if not column and benchmark is not None and benchmark.corrupted:
+        columns = [name for name in CORRUPTION_COLUMNS if name in table.column_names]
+    if not columns and benchmark is not None:
         raise ValueError(
             f"{hub_id}: no domain column among {', '.join(table.column_names)}; name it by --domain-column"
         )
-    if not column:
+    if not columns:
         return {Path(hub_id).stem: list(range(len(table)))}
     known = None if benchmark is None else BENCHMARKS[benchmark.name]
-    words = _words(table, column, hub_id)
+    words = _words(table, columns, hub_id)
     names = {word: word if benchmark is None else benchmark.domain(word) for word in dict.fromkeys(words)}
     ignored += [word for word, name in names.items() if name is None and known and known.domain(word) is None]
     rows: dict[str, list[int]] = {}
@@ -190,18 +192,18 @@ def _domains(
     return {name: rows[name] for name in (benchmark.domains if benchmark else sorted(rows)) if name in rows}
 
 
-def _words(table: Dataset, column: str, hub_id: str) -> list[str]:
+def _words(table: Dataset, columns: list[str], hub_id: str) -> list[str]:
     """The domain of every row, as written; of two columns ``corruption:severity``."""
     from datasets import ClassLabel
 
-    columns = []
-    for name in column.split(":"):
+    parts = []
+    for name in columns:
         feature, values = table.features[name], table[name]
         for row, value in enumerate(values):
             if value is None:
                 raise ValueError(f"{hub_id}, column {name}: row {row} has no domain")
-        columns.append([feature.int2str(v) if isinstance(feature, ClassLabel) else str(v) for v in values])
-    return [":".join(words) for words in zip(*columns, strict=True)]
+        parts.append([feature.int2str(v) if isinstance(feature, ClassLabel) else str(v) for v in values])
+    return [":".join(words) for words in zip(*parts, strict=True)]
 
 
 def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:

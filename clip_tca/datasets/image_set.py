@@ -6,6 +6,7 @@ Images are decoded when they are needed. An image is identified by its name, its
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -91,8 +92,8 @@ class ImageSet:
 
     def counts(self) -> dict[str, list[int]]:
         """Images of each class, by domain."""
-        labels = range(len(self.classes))
-        return {name: [domain.labels.count(c) for c in labels] for name, domain in self.domains.items()}
+        counted = {name: Counter(domain.labels) for name, domain in self.domains.items()}
+        return {name: [counter[label] for label in range(len(self.classes))] for name, counter in counted.items()}
 
     def differences(self) -> list[str]:
         """Differences from the published counts, one line for each domain (and class, if published)."""

@@ -39,13 +39,14 @@ class ImageSource:
     def benchmark(self) -> Benchmark | None:
         """The benchmark of that name, with the corruptions that were chosen; None for other data sets."""
         known = BENCHMARKS.get(self.dataset)
-        if known is None and (self.corruptions or self.severities):
+        if known is not None and known.corrupted:
+            return known.only(self.corruptions, self.severities)
+        if self.corruptions or self.severities:
             raise ValueError(
                 f"corruption: {self.dataset} has none; allowed are --corruption and --severity with "
                 f"{', '.join(name for name, other in BENCHMARKS.items() if other.corrupted)}"
             )
-        chosen = known is not None and (known.corrupted or self.corruptions or self.severities)
-        return known.only(self.corruptions, self.severities) if known and chosen else known
+        return known
 
     def check(self) -> None:
         """Raise ValueError for options that contradict each other, before anything is read or downloaded."""

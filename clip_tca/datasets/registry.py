@@ -71,11 +71,7 @@ class Benchmark:
         return label
 
     def only(self, corruptions: Sequence[str], severities: Sequence[int]) -> Benchmark:
-        """The benchmark with these corruptions and severities alone, by default the 15 common ones at severity 5."""
-        if not self.corrupted:
-            raise ValueError(
-                f"corruption: {self.title} has none; --corruption and --severity are for data sets that do"
-            )
+        """A benchmark of corruptions with these alone, by default the 15 common ones at severity 5."""
         chosen = [domain_named(name, list(CORRUPTIONS), "corruption") for name in corruptions] or COMMON
         for severity in severities:
             one_of("severity", severity, SEVERITIES)
