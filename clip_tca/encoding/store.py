@@ -203,6 +203,8 @@ class Store:
     ) -> None:
         """Keep the identity of a model with the weights in this file."""
         fields = {name: value for name, value in asdict(identity).items() if name != "precision"}
+        if not identity.bias:
+            del fields["bias"]  # as stores were written before
         record = {"file": str(weights.absolute()), "stamps": _stamps(weights, configuration), "identity": fields}
         path = self._model_file(key)
         try:
