@@ -88,7 +88,7 @@ def test_every_study_says_what_it_is():
         assert study.name == name
         assert study.summary
         assert study.paper
-    with pytest.raises(ValueError, match="'tost'; allowed are certainty"):
+    with pytest.raises(ValueError, match="'tost'; allowed are corruption, certainty"):
         study_class("tost")
 
 
