@@ -4,8 +4,8 @@ An image and its nearest neighbour are mostly of one class. A g that is as sure 
 both; one that is sure of everything, as a fine-tuned network is of a new domain, also where it errs, is contradicted by
 its own opinion of the neighbour. Its temperature is the t ≥ 1 at which p(c | z) ∝ exp(l_c / t) predicts best, in
 log-likelihood, what g says of the neighbour. There the derivative by 1/t is zero: the logits that p expects are those
-that the neighbour's probabilities expect. On CLIP-like embeddings t is 1.0 to 1.3, on the features of a fine-tuned
-ResNet-18 1.7.
+that the neighbour's probabilities expect. On whole domains of CLIP-like embeddings t is not far from 1; t³ on the
+features of a fine-tuned ResNet-18 is in docs/paper.md.
 
 Neighbours share errors, so t says too little. ConditionalTCA starts from g at t³ (:data:`POWER`; 2, 3 and 4 are alike
 on CLIP-like embeddings, and 3 is best on the features of ResNet-18). A g that is surer than twice what its neighbours
