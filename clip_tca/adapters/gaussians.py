@@ -396,11 +396,11 @@ class Assignment:
         axes, y = Axes.of(z, moments)
         some = spread(z, max(NEIGHBOUR_ROWS, 8 * log_g.shape[1]))
         neighbours = nearest(y[some], NEIGHBOURS)
-        told = temperature(log_g[some], neighbours[:, 0])
-        start, excess = told.clamp_max(TWICE) ** POWER, torch.ones_like(told)
+        told = torch.ones_like(exact(log_g[0, 0]))
         if len(z) >= 8 * log_g.shape[1]:  # among fewer the nearest is often of another class
-            excess = (told / TWICE).clamp_min(1.0)
-            log_g = (log_g / excess).log_softmax(dim=1)
+            told = temperature(log_g[some], neighbours[:, 0])
+        start, excess = told.clamp_max(TWICE) ** POWER, (told / TWICE).clamp_min(1.0)
+        log_g = (log_g / excess).log_softmax(dim=1)
         return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, some, neighbours, start, excess)
 
     def _first(self) -> Tensor:
