@@ -22,8 +22,8 @@ so soft counts, class sums and the total scatter are sufficient. Eight safeguard
 
 * **A start that doubts an over-confident g.** A fine-tuned network is sure also where it errs, and the rounds would
   settle on its errors. The first q is g at the temperature that its opinions of neighbouring images ask for, about 1
-  for zero-shot classifiers, and a g that is far too sure is cooled for good
-  (:mod:`clip_tca.adapters.overconfidence`).
+  for zero-shot classifiers, and a g that is far too sure is cooled for good (n ≥ 8c;
+  :mod:`clip_tca.adapters.overconfidence`).
 * **The first S from neighbours.** Errors of g put scatter between classes into the first Ŝ, which hides the directions
   that separate them. Nearest neighbours are mostly of one class whatever g takes them for, so the first S has the shape
   of the covariance of their differences, and the trace of Ŝ.
