@@ -213,10 +213,13 @@ def attracted(unequal: Tensor, log_g: Tensor) -> Tensor:
 
     Where classes are unequal in truth, q and g agree on more unequal shares than g predicts: its errors are spread. A
     class that attracts others is the other way round. From 0.3 on, where much is lost if the classes are unequal after
-    all, it has to be clearly so.
+    all, it has to be clearly so, and shares as unequal as 0.4 are not the work of such a class.
     """
-    predicted = imbalance(exact(torch.bincount(log_g.argmax(dim=1), minlength=log_g.shape[1])))
-    return unequal < torch.where(unequal < 0.3, 1.1, 0.85) * predicted
+    named = log_g.argmax(dim=1)
+    predicted = torch.zeros_like(unequal.expand(log_g.shape[1])).index_add(
+        0, named, torch.ones_like(exact(log_g[:, 0]))
+    )
+    return (unequal < 0.4) & (unequal < torch.where(unequal < 0.3, 1.1, 0.75) * imbalance(predicted))
 
 
 def agreed_prior(support: Tensor, most: Tensor) -> Tensor:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real  # NumPy's scalars are such too
 from typing import Any
-
-import numpy as np
-
-_NUMBERS = (int, float, np.integer, np.floating)
 
 
 def is_whole(value: Any, least: int) -> bool:
     """Whether ``value`` is a whole number of at least ``least``."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) >= least
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
@@ -75,7 +72,7 @@ def one_line(reason: object) -> str:
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and abs(value) < math.inf
+    return isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) < math.inf
 
 
 def _is(value: Any, also: str | None) -> bool:

@@ -208,7 +208,9 @@ def test_a_study_measures_any_linear_classifier(made, measured, name):
     weight = ZeroShotClassifier(made.text, made.scale).weight
     study = study_class(name)(**SMALL.get(name, {}))
     plain, biased = (
-        study.measure(Subject(Embedded(made, {}), LinearClassifier(weight, bias), "clean"))["domains"]["shifted"]
+        study.measure(Subject(Embedded(made, {}), LinearClassifier(weight, bias, normalize=True), "clean"))["domains"][
+            "shifted"
+        ]
         for bias in (None, torch.tensor([9.0, 0.0, 0.0, 0.0], dtype=weight.dtype))
     )
     assert json.dumps(plain, sort_keys=True) == json.dumps(measured[name]["domains"]["shifted"], sort_keys=True)

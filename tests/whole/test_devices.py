@@ -18,6 +18,7 @@ from clip_tca.adapters.gaussians import (
     local_covariance,
     matching_temperature,
 )
+from clip_tca.adapters.overconfidence import nearest
 from clip_tca.adapters.pseudo_source import uncertainty
 from clip_tca.adapters.statistics import Moments, StreamMoments, coral_distance, ledoit_wolf_shrinkage, shrink
 from clip_tca.classifier import LinearClassifier
@@ -84,7 +85,7 @@ def test_gaussians(cuda):
     soft = SoftStatistics.empty(axes, 3)
     soft.add(y, start, start)
     prior = agreed_prior(soft.support, imbalance(soft.support))
-    trust, shape = torch.ones_like(prior[0]), local_covariance(y)
+    trust, shape = torch.ones_like(prior[0]), local_covariance(y, nearest(y, 3))
     fitted = Gaussians.fit(axes, soft, 0.3, prior, trust, shape)
     scores, lengths = fitted.leave_one_out(y, start)
     means, weight, bias = fitted.discriminant(soft, lengths.mean())

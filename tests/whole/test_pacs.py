@@ -58,7 +58,7 @@ def test_the_paper_s_equation_collapses_and_the_public_code_needs_its_leak(pacs)
 def test_conditional_gains_most(pacs):
     """Independent trials: 97.4 / 87.6 / 83.3 without neighbours; cartoon up to 94.8 with a k-means start."""
     measured = gains(pacs, lambda g, z, y: ConditionalTCA(g).fit(z))
-    assert [measured[name] for name in SHIFTED] == pytest.approx([6.2, 15.7, 7.2], abs=1.0)
+    assert [measured[name] for name in SHIFTED] == pytest.approx([6.3, 16.5, 8.6], abs=1.0)
     assert measured["photo"] >= -0.1
 
 
