@@ -18,7 +18,7 @@ keep their names):
 
     n_c = Σᵢ q_ic ,   m_c = Σᵢ q_ic zᵢ / (n_c + κ) ,   Ŝ = Σᵢ_c q_ic (zᵢ−m_c)(zᵢ−m_c)ᵀ / n      (z centred)     (2)
 
-so soft counts, class sums and the total scatter are sufficient. Eight safeguards:
+so soft counts, class sums and the total scatter are sufficient. Nine safeguards:
 
 * **A start that doubts an over-confident g.** A fine-tuned network is sure also where it errs, and the rounds would
   settle on its errors. The first q is g at the temperature that its opinions of neighbouring images ask for, about 1
@@ -45,6 +45,9 @@ so soft counts, class sums and the total scatter are sufficient. Eight safeguard
   predicts exaggerate what it is partial to. If they are hardly more unequal than what g predicts, a class attracts
   images of others, and all are taken as equally frequent (n ≥ 8c). Shares that are given (``shares``) are the prior,
   with γ = 1.
+* **No quarrel with a g that knows.** On images like those it was trained on, g is right and clusters can only spoil it.
+  There it is also sure of the predictions that would change. Where its mean confidence in those (at the temperature
+  that its neighbours ask for) is above 0.65, g is kept as it is; on shifted domains it is 0.3 to 0.55.
 * **Too few images.** Below 8 images g is kept as it is.
 
 In d dimensions (1) is overconfident, so the final logits are divided by one temperature, chosen so that the mean
@@ -71,7 +74,7 @@ from clip_tca.adapters import diagnosis
 from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.base import Adapter, Learned, log
 from clip_tca.adapters.diagnosis_record import Diagnosis
-from clip_tca.adapters.gaussians import FEWEST_IMAGES, fit_gaussians, least_move, match_confidence
+from clip_tca.adapters.gaussian_fit import FEWEST_IMAGES, KEPT, fit_gaussians, least_move, match_confidence
 from clip_tca.adapters.reservoir import Reservoir
 from clip_tca.adapters.shares import Shares, check_shares, plain, share_vector
 from clip_tca.adapters.state import SavedState
@@ -101,7 +104,7 @@ class ConditionalTCA(Adapter):
         refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
 
     Learned state: ``weight_`` (d, c), ``bias_`` (c,), ``counts_`` (c,), ``means_`` (c, d), ``temperature_``,
-    ``start_temperature_``, ``W_`` (d, d) and ``offset_`` (d,) of ``transform``, ``n_seen_``.
+    ``start_temperature_``, ``disputed_``, ``W_`` (d, d) and ``offset_`` (d,) of ``transform``, ``n_seen_``.
     """
 
     shares: Shares = "estimated"
@@ -120,6 +123,7 @@ class ConditionalTCA(Adapter):
     means_ = Learned("means", "``(c, d)`` class means.")
     temperature_ = Learned("temperature", "``()`` what the logits were divided by.")
     start_temperature_ = Learned("start_temperature", "``()`` what those of g were divided by in the first assignment.")
+    disputed_ = Learned("disputed", "``()`` mean confidence of g in the predictions that would change.")
 
     def __post_init__(self) -> None:
         """Take shares in any form."""
@@ -164,6 +168,7 @@ class ConditionalTCA(Adapter):
             "means": fitted.means,
             "temperature": fitted.temperature,
             "start_temperature": fitted.start_temperature,
+            "disputed": fitted.disputed,
         }
 
     def _shares(self, rows: Tensor) -> Tensor | None:
@@ -209,4 +214,5 @@ class ConditionalTCA(Adapter):
             "counts": [round(count, 2) for count in counts.tolist()],
             "between": diagnosis.ratio((counts * gaps).sum() / moments.n, spread.square()),
             "temperature": float(solution["temperature"]),
+            "kept": "disputed" in solution and float(solution["disputed"]) > KEPT,
         }

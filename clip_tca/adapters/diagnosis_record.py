@@ -10,7 +10,7 @@ from typing_extensions import NotRequired
 class Diagnosis(TypedDict):
     """Figures of a fitted adapter that need no labels; None where a figure is not available.
 
-    Adapters with a pseudo-source have the first seven that are not required, ConditionalTCA has the last three.
+    Adapters with a pseudo-source have the first seven that are not required, ConditionalTCA has the last four.
     """
 
     kind: str  # class of the adapter
@@ -32,3 +32,4 @@ class Diagnosis(TypedDict):
     counts: NotRequired[list[float]]  # soft count of each class
     between: NotRequired[float | None]  # share of the variance between classes
     temperature: NotRequired[float]  # what the logits were divided by
+    kept: NotRequired[bool]  # whether g is kept because it is sure of the predictions that would change

@@ -1,120 +1,21 @@
-"""One Gaussian for each class, with a shared covariance, from soft assignments: the mathematics of ConditionalTCA.
+"""One Gaussian for each class, with a shared covariance, from soft assignments: equation (2) of ConditionalTCA.
 
 The derivation, with the numbered equations used here, is in :mod:`clip_tca.adapters.conditional`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.overconfidence import POWER, TWICE, nearest, temperature
 from clip_tca.adapters.statistics import Moments, mean
 from clip_tca.adapters.symmetric import eigh
-from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import CHUNK, exact
 
 FEWEST_PRIOR_IMAGES = 2.0
-FEWEST_IMAGES = 8
-"""Below as many rows the classifier g is kept as it is."""
-TRIAL_ROUNDS = 2
-"""Rounds without a prior, from which it is seen how unequal the classes are."""
-NEIGHBOURS = 3
-"""Nearest neighbours of each row from which the first covariance is taken."""
-NEIGHBOUR_ROWS = 512
-"""Rows among which neighbours are looked for (or 8 for each class, if that is more)."""
-
-
-Prior = Callable[[Tensor], Tensor]
-"""From the support ``(c,)`` of the classes to γ log π_c ``(c,)``."""
-
-
-@dataclass
-class GaussianFit:
-    """The classifier of equation (1) with what it was estimated from.
-
-    Attributes:
-        classifier: z ↦ log q(c | z) up to a constant, on prepared rows.
-        counts: ``(c,)`` soft class counts n_c.
-        means: ``(c, d)`` class means m_c.
-        temperature: ``()`` by which weight and bias have been divided.
-        start_temperature: ``()`` of g in the first assignment.
-    """
-
-    classifier: LinearClassifier
-    counts: Tensor
-    means: Tensor
-    temperature: Tensor
-    start_temperature: Tensor
-
-
-def fit_gaussians(
-    z: Tensor,
-    g: LinearClassifier,
-    shrinkage: Literal["auto"] | float = "auto",
-    anchor: float = 1.0,
-    rounds: int = 8,
-    moments: Moments | None = None,
-    shares: Tensor | None = None,
-) -> GaussianFit:
-    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1.
-
-    ``moments`` are those of the rows, where they are known already; ``shares`` ``(c,)`` those of the classes.
-    """
-    n, d = z.shape
-    g_weight, g_bias = exact(g.weight.to(z.device)), exact(g.bias.to(z.device))
-    log_g = g.log_probabilities(z)
-    posterior = log_g.exp()
-    one = torch.ones_like(g_weight[0, 0])
-    if n < FEWEST_IMAGES:
-        centre = mean(z)
-        counts = posterior.sum(dim=0)
-        means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
-        return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one, one)
-    amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
-    rows = Assignment.of(z, log_g, anchor, amount, moments)
-    c = g.n_classes
-    if shares is None:  # a first look, all classes alike: the zero-shot shares would exaggerate what g is partial to
-        _, soft, _ = rows.run(TRIAL_ROUNDS, lambda _: torch.zeros_like(g_bias), one)
-        unequal = imbalance(soft.support)
-        if n >= 8 * c:
-            unequal = torch.where(attracted(unequal, log_g), 0 * one, unequal)
-        prior: Prior = lambda support: agreed_prior(support, unequal)  # noqa: E731
-    else:
-        shares = shares.to(g_weight) / shares.sum()
-        unequal = 1 + shares.square().sum().log() / math.log(max(2, c))
-        prior = lambda _: known_prior(shares, n)  # noqa: E731
-    ramp = 1 + 4 * (unequal / 0.3).clamp(min(1.0, 30 * c / n), 1.0)
-    fitted, soft, length = rows.run(rounds, prior, ramp)
-    axes = rows.axes
-    means, weight, bias = fitted.discriminant(soft, length)
-    weight = axes.directions @ weight
-    bias = bias - axes.centre @ weight
-    means = means @ axes.directions.T + axes.centre
-    weighed = anchor / rows.excess
-    classifier = LinearClassifier(weighed * g_weight + weight.T, weighed * g_bias + bias)
-    return GaussianFit(classifier, soft.counts, means, one, rows.start_temperature * rows.excess)
-
-
-def match_confidence(fitted: GaussianFit, z: Tensor, g: LinearClassifier) -> GaussianFit:
-    """``fitted`` at the temperature at which its mean confidence in the rows of ``z`` ``(n, d)`` is what one expects.
-
-    That is the confidence of g, and 0.3 for each prediction that was changed, because about so many more are right.
-    """
-    if len(z) < FEWEST_IMAGES:
-        return fitted  # it is g
-    some = z[:: max(1, len(z) // 8192)]
-    before, after = g.log_probabilities(some).max(dim=1), fitted.classifier.exact_logits(some)
-    changed = exact(after.argmax(dim=1) != before.indices).mean()
-    temperature = matching_temperature(after, (before.values.exp().mean() + 0.3 * changed).clamp_max(0.99))
-    cooled = LinearClassifier(fitted.classifier.weight / temperature, fitted.classifier.bias / temperature)
-    return replace(fitted, classifier=cooled, temperature=temperature)
 
 
 @dataclass
@@ -195,68 +96,6 @@ def prior_images(axes: Axes, soft: SoftStatistics) -> Tensor:
     within = torch.minimum((total - seen) / (1 - noise).clamp_min(1e-3), total)
     between = seen - within * noise
     return torch.where(between > 0, within / between, 100.0).clamp(FEWEST_PRIOR_IMAGES, 100.0)
-
-
-def imbalance(support: Tensor) -> Tensor:
-    """0 where the classes that ``support`` ``(c,)`` counts are equally frequent, up to 1 where there is only one.
-
-    1 + log Σπ² / log c, with what chance adds to Σπ² in so small a sample taken off.
-    """
-    total = support.sum() + len(support)
-    squares = ((support + 1) / total).square().sum()
-    squares = ((squares - 2 / total) / (1 - 2 / total)).clamp_min(1 / len(support))
-    return 1 + squares.log() / math.log(max(2, len(support)))
-
-
-def attracted(unequal: Tensor, log_g: Tensor) -> Tensor:
-    """Whether the classes look ``unequal`` because g calls images of other classes by the name of one.
-
-    Where classes are unequal in truth, q and g agree on more unequal shares than g predicts: its errors are spread. A
-    class that attracts others is the other way round. From 0.3 on, where much is lost if the classes are unequal after
-    all, it has to be clearly so, and shares as unequal as 0.4 are not the work of such a class.
-    """
-    named = log_g.argmax(dim=1)
-    predicted = torch.zeros_like(unequal.expand(log_g.shape[1])).index_add(
-        0, named, torch.ones_like(exact(log_g[:, 0]))
-    )
-    return (unequal < 0.4) & (unequal < torch.where(unequal < 0.3, 1.1, 0.75) * imbalance(predicted))
-
-
-def agreed_prior(support: Tensor, most: Tensor) -> Tensor:
-    """γ log π_c ``(c,)`` from what q and p⁰ agree on; γ goes by how unequal the classes are, at ``most`` as given."""
-    prior = (support + 1) / (support.sum() + len(support))
-    return (6 * torch.minimum(imbalance(support), most)).clamp_max(2.0) * prior.log()
-
-
-def known_prior(shares: Tensor, images: int) -> Tensor:
-    """log π_c ``(c,)`` of given class shares: half an image more for each, because nobody knows them exactly.
-
-    Only a share of zero is taken at its word.
-    """
-    counts = shares * images + torch.where(shares > 0, 0.5, 1e-9)
-    return (counts / counts.sum()).log()
-
-
-def spread(z: Tensor, most: int) -> Tensor:
-    """Indices of at most ``most`` rows of ``z`` ``(n, d)``: the same rows in whatever order they come.
-
-    They are spread evenly along the first coordinate, and where that is equal, as zeros of features are, by their sum.
-    """
-    order = z.sum(dim=1).argsort(stable=True)
-    return order[z[order, 0].argsort(stable=True)][:: -(-len(z) // most)]
-
-
-def local_covariance(y: Tensor, neighbours: Tensor) -> Tensor:
-    """Covariance ``(r, r)`` of the differences of rows ``(n, r)`` to their ``neighbours`` ``(n, k)``, of trace 1.
-
-    Neighbours are mostly of one class, whatever g takes them for.
-    """
-    scatter = exact(y.new_zeros(y.shape[1], y.shape[1]))
-    for part, near in zip(y.split(CHUNK), neighbours.split(CHUNK), strict=True):
-        for column in near.T:
-            gap = part - y[column]
-            scatter += gap.T @ gap
-    return scatter / scatter.trace().clamp_min(torch.finfo(scatter.dtype).tiny)
 
 
 @dataclass
@@ -363,113 +202,3 @@ class Gaussians:
         weight = self.precise(means)
         square = (means.T * weight).sum(dim=0) - length * soft.counts / totals.square()
         return means, self.trust * weight, self.log_prior - 0.5 * self.trust * square
-
-
-@dataclass
-class Assignment:
-    """All rows with what g says of them, ready for rounds of equations (1) and (2).
-
-    Attributes:
-        axes: Their principal axes.
-        y: ``(n, r)`` rows along them.
-        log_g: ``(n, c)`` log p⁰, of a g that is at most twice as sure as its neighbours allow.
-        anchor: λ.
-        shrinkage: a.
-        some: Indices of the rows among which neighbours are looked for.
-        neighbours: ``(m, k)`` nearest neighbours of each of them, as places among them.
-        start_temperature: ``()`` at which g makes the first assignment, lest its sure errors decide the first means.
-        excess: ``()`` what the logits of g have been divided by.
-    """
-
-    axes: Axes
-    y: Tensor
-    log_g: Tensor
-    anchor: float
-    shrinkage: float
-    some: Tensor
-    neighbours: Tensor
-    start_temperature: Tensor
-    excess: Tensor
-
-    @classmethod
-    def of(
-        cls, z: Tensor, log_g: Tensor, anchor: float, shrinkage: float, moments: Moments | None = None
-    ) -> Assignment:
-        """Of the rows of ``z`` ``(n, d)`` and their log-probabilities ``log_g`` ``(n, c)``."""
-        axes, y = Axes.of(z, moments)
-        some = spread(z, max(NEIGHBOUR_ROWS, 8 * log_g.shape[1]))
-        neighbours = nearest(y[some], NEIGHBOURS)
-        told = torch.ones_like(exact(log_g[0, 0]))
-        if len(z) >= 8 * log_g.shape[1]:  # among fewer the nearest is often of another class
-            told = temperature(log_g[some], neighbours[:, 0])
-        start, excess = told.clamp_max(TWICE) ** POWER, (told / TWICE).clamp_min(1.0)
-        log_g = (log_g / excess).log_softmax(dim=1)
-        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, some, neighbours, start, excess)
-
-    def _first(self) -> Tensor:
-        """The first assignment ``(n, c)``."""
-        return (exact(self.log_g) / self.start_temperature).softmax(dim=1)
-
-    @cached_property
-    def _start(self) -> tuple[SoftStatistics, Gaussians, list[tuple[Tensor, Tensor]]]:
-        """Statistics of the first q, the Gaussians with the first S, and the distances of all rows: so runs begin."""
-        c = self.log_g.shape[1]
-        soft = SoftStatistics.empty(self.axes, c)
-        parts = (self.y, self.log_g, self._first())
-        for y, log_p, q in zip(*(part.split(CHUNK) for part in parts), strict=True):
-            soft.add(y, q, exact(log_p).exp())
-        zero = torch.zeros_like(soft.counts)
-        local = local_covariance(self.y[self.some], self.neighbours)
-        first = Gaussians.fit(self.axes, soft, self.shrinkage, zero, zero[0], local)
-        return soft, first, [first.distances(y) for y in self.y.split(CHUNK)]
-
-    def run(self, rounds: int, prior: Prior, ramp: Tensor) -> tuple[Gaussians, SoftStatistics, Tensor]:
-        """Assign and estimate ``rounds`` times from the first q; β grows to its full weight over ``ramp`` of them.
-
-        Returns the last Gaussians, the soft statistics of the last assignment, and the mean length of
-        :meth:`Gaussians.leave_one_out`.
-        """
-        n, c = self.log_g.shape
-        soft, first, known = self._start
-        posterior = self._first()
-        parts = list(zip(self.y.split(CHUNK), self.log_g.split(CHUNK), posterior.split(CHUNK), known, strict=True))
-        for step in range(rounds):
-            trust = ((step + 1) / ramp).clamp_max(1.0) * min(1.0, n / (8 * c))
-            if step == 0:
-                fitted = replace(first, log_prior=prior(soft.support), trust=trust)
-            else:
-                fitted = Gaussians.fit(self.axes, soft, self.shrinkage, prior(soft.support), trust)
-            soft, length = SoftStatistics.empty(self.axes, c), torch.zeros_like(self.axes.scatter[0])
-            for y, log_p, q, (score, lengths) in parts:  # q is overwritten in place
-                if step == 0:
-                    likelihood = fitted.without_own_share(score.clone(), q)
-                else:
-                    likelihood, lengths = fitted.leave_one_out(y, q)
-                q.copy_(likelihood.add_(log_p, alpha=self.anchor).softmax(dim=1))
-                soft.add(y, q, log_p.exp())
-                length += lengths.sum() / n
-        return fitted, soft, length
-
-
-def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:
-    """The temperature ≥ 1 at which the mean of the largest softmax probability falls to ``confidence`` (bisection)."""
-    low, high = torch.zeros_like(confidence), torch.full_like(confidence, 20.0)
-    gaps = (logits - logits.max(dim=1, keepdim=True).values).T.contiguous()  # classes first: sums over them are fast
-    powers = torch.empty_like(gaps)
-    for _ in range(32):
-        middle = (low + high) / 2
-        sure = torch.div(gaps, 2**middle, out=powers).exp_().sum(dim=0).reciprocal_().mean() > confidence
-        low, high = torch.where(sure, middle, low), torch.where(sure, high, middle)
-    return 2**low
-
-
-def least_move(adapted: LinearClassifier, g: LinearClassifier) -> tuple[Tensor, Tensor]:
-    """``(d, d)`` matrix and ``(d,)`` offset of the smallest move after which g says what ``adapted`` says."""
-    g_weight, g_bias = exact(g.weight.to(adapted.device)), exact(g.bias.to(adapted.device))
-    difference = adapted.bias - g_bias
-    weight = (adapted.weight - adapted.weight.mean(dim=0)).T
-    g_weight = (g_weight - g_weight.mean(dim=0)).T
-    inverse = torch.linalg.pinv(g_weight, rtol=1e-6)
-    matrix = (weight - g_weight) @ inverse
-    matrix.diagonal().add_(1.0)
-    return matrix, (difference - difference.mean()) @ inverse

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.gaussians import fit_gaussians, spread
+from clip_tca.adapters.assignment import spread
+from clip_tca.adapters.gaussian_fit import fit_gaussians
 from clip_tca.adapters.solvers import monge
 from clip_tca.adapters.statistics import Moments, ledoit_wolf_shrinkage, shrink
 from clip_tca.classifier import LinearClassifier

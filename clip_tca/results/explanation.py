@@ -167,6 +167,8 @@ def _why_shares(diagnosis: Diagnosis) -> list[str]:
 
 
 def _movement(diagnosis: Diagnosis) -> list[str]:
+    if diagnosis.get("kept"):
+        return ["  Not at all: zero-shot is sure of the predictions that would change, so it is kept."]
     if reliability.stands_still(diagnosis):
         return ["  Not at all."]
     effect = "How many predictions change is not known: this state holds no class texts, or no rows."

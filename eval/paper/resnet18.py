@@ -117,7 +117,7 @@ def source_by_monge(data: EmbeddingSet) -> Tensor:
 
 def at_once_sure(data: EmbeddingSet) -> Tensor:
     """ConditionalTCA that starts from g as it is, however sure that is."""
-    with patch("clip_tca.adapters.gaussians.POWER", 0):
+    with patch("clip_tca.adapters.assignment.POWER", 0):
         return by(ConditionalTCA)(data)
 
 

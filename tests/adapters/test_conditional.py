@@ -4,19 +4,11 @@ import pytest
 import torch
 
 from clip_tca import ConditionalTCA, ZeroShotClassifier
-from clip_tca.adapters.gaussians import (
-    FEWEST_IMAGES,
-    Axes,
-    Gaussians,
-    SoftStatistics,
-    agreed_prior,
-    fit_gaussians,
-    imbalance,
-    known_prior,
-    local_covariance,
-    matching_temperature,
-    prior_images,
-)
+from clip_tca.adapters import gaussian_fit
+from clip_tca.adapters.assignment import Assignment, local_covariance
+from clip_tca.adapters.class_priors import agreed_prior, imbalance, known_prior
+from clip_tca.adapters.gaussian_fit import FEWEST_IMAGES, fit_gaussians, matching_temperature
+from clip_tca.adapters.gaussians import Axes, Gaussians, SoftStatistics, prior_images
 from clip_tca.adapters.overconfidence import nearest
 from clip_tca.adapters.statistics import shrink
 from tests.conftest import Shifted
@@ -234,3 +226,23 @@ def test_counts_are_close_to_the_truth(wide):
     fitted = fit_gaussians(wide.z, wide.g)
     assert float(fitted.counts.sum()) == pytest.approx(len(wide.z))
     assert (fitted.counts - 240).abs().max() < 120
+
+
+def test_disputed_is_the_mean_confidence_in_the_predictions_that_change(generator):
+    p = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.2, 0.8]], dtype=torch.float64)
+    rows = Assignment.of(torch.randn(4, 3, generator=generator, dtype=torch.float64), p.log(), 1.0, 0.3)
+    q = torch.tensor([[0.2, 0.8], [0.7, 0.3], [0.9, 0.1], [0.1, 0.9]], dtype=torch.float64)
+    assert float(rows.disputed(q)) == pytest.approx((0.9 + 0.7) / 2)
+    assert float(rows.disputed(p)) == 0.0
+
+
+def test_a_classifier_that_is_sure_of_what_would_change_is_kept(wide, monkeypatch):
+    sure = float(ConditionalTCA(wide.g).fit(wide.z).disputed_)
+    monkeypatch.setattr(gaussian_fit, "KEPT", sure + 0.01)
+    assert not torch.equal(ConditionalTCA(wide.g).fit(wide.z).predict(wide.z), wide.g.predict(wide.z))
+    monkeypatch.setattr(gaussian_fit, "KEPT", sure - 0.01)
+    kept = ConditionalTCA(wide.g).fit(wide.z)
+    assert torch.equal(kept.predict(wide.z), wide.g.predict(wide.z))
+    torch.testing.assert_close(kept.transform(wide.z), torch.nn.functional.normalize(wide.z, dim=1), atol=1e-5, rtol=0)
+    known = ConditionalTCA(wide.g, shares=[1.0] * wide.g.n_classes).fit(wide.z)
+    assert not torch.equal(known.predict(wide.z), wide.g.predict(wide.z))

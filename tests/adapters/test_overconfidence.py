@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from clip_tca import ConditionalTCA, LinearClassifier
-from clip_tca.adapters.gaussians import attracted
+from clip_tca.adapters.class_priors import attracted
 from clip_tca.adapters.overconfidence import nearest, temperature
 
 

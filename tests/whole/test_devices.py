@@ -8,16 +8,10 @@ from torch._subclasses import FakeTensorMode
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters import residual_mlp, solvers
-from clip_tca.adapters.gaussians import (
-    Axes,
-    Gaussians,
-    SoftStatistics,
-    agreed_prior,
-    imbalance,
-    least_move,
-    local_covariance,
-    matching_temperature,
-)
+from clip_tca.adapters.assignment import local_covariance
+from clip_tca.adapters.class_priors import agreed_prior, imbalance
+from clip_tca.adapters.gaussian_fit import least_move, matching_temperature
+from clip_tca.adapters.gaussians import Axes, Gaussians, SoftStatistics
 from clip_tca.adapters.overconfidence import nearest
 from clip_tca.adapters.pseudo_source import uncertainty
 from clip_tca.adapters.statistics import Moments, StreamMoments, coral_distance, ledoit_wolf_shrinkage, shrink

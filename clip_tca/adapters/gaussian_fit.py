@@ -1,0 +1,140 @@
+"""ConditionalTCA's classifier from unlabeled rows: equation (1), its safeguards, its temperature and its move.
+
+The derivation, with the numbered equations used here, is in :mod:`clip_tca.adapters.conditional`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from clip_tca.adapters.assignment import Assignment
+from clip_tca.adapters.class_priors import Prior, agreed_prior, attracted, imbalance, known_prior
+from clip_tca.adapters.gaussians import FEWEST_PRIOR_IMAGES
+from clip_tca.adapters.statistics import Moments, mean
+from clip_tca.classifier import LinearClassifier
+from clip_tca.core.tensors import exact
+
+FEWEST_IMAGES = 8
+"""Below as many rows the classifier g is kept as it is."""
+TRIAL_ROUNDS = 2
+"""Rounds without a prior, from which it is seen how unequal the classes are."""
+KEPT = 0.65
+"""Mean confidence of g in the predictions that would change from which it is kept as it is."""
+
+
+@dataclass
+class GaussianFit:
+    """The classifier of equation (1) with what it was estimated from.
+
+    Attributes:
+        classifier: z ↦ log q(c | z) up to a constant, on prepared rows.
+        counts: ``(c,)`` soft class counts n_c.
+        means: ``(c, d)`` class means m_c.
+        temperature: ``()`` by which weight and bias have been divided.
+        start_temperature: ``()`` of g in the first assignment.
+        disputed: ``()`` mean confidence of g, as its neighbours allow it, in the predictions that the Gaussians would
+            change; from :data:`KEPT` on the classifier is g.
+    """
+
+    classifier: LinearClassifier
+    counts: Tensor
+    means: Tensor
+    temperature: Tensor
+    start_temperature: Tensor
+    disputed: Tensor
+
+
+def fit_gaussians(
+    z: Tensor,
+    g: LinearClassifier,
+    shrinkage: Literal["auto"] | float = "auto",
+    anchor: float = 1.0,
+    rounds: int = 8,
+    moments: Moments | None = None,
+    shares: Tensor | None = None,
+) -> GaussianFit:
+    """The classifier of equation (1), estimated from the unlabeled rows of ``z`` ``(n, d)``, at temperature 1.
+
+    ``moments`` are those of the rows, where they are known already; ``shares`` ``(c,)`` those of the classes.
+    """
+    n, d = z.shape
+    g_weight, g_bias = exact(g.weight.to(z.device)), exact(g.bias.to(z.device))
+    log_g = g.log_probabilities(z)
+    one = torch.ones_like(g_weight[0, 0])
+    if n < FEWEST_IMAGES:
+        centre = mean(z)
+        posterior = log_g.exp()
+        counts = posterior.sum(dim=0)
+        means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
+        return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one, one, 0 * one)
+    amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
+    rows = Assignment.of(z, log_g, anchor, amount, moments)
+    c = g.n_classes
+    if shares is None:  # a first look, all classes alike: the zero-shot shares would exaggerate what g is partial to
+        _, soft, _, _ = rows.run(TRIAL_ROUNDS, lambda _: torch.zeros_like(g_bias), one)
+        unequal = imbalance(soft.support)
+        if n >= 8 * c:
+            unequal = torch.where(attracted(unequal, log_g), 0 * one, unequal)
+        prior: Prior = lambda support: agreed_prior(support, unequal)  # noqa: E731
+    else:
+        shares = shares.to(g_weight) / shares.sum()
+        unequal = 1 + shares.square().sum().log() / math.log(max(2, c))
+        prior = lambda _: known_prior(shares, n)  # noqa: E731
+    ramp = 1 + 4 * (unequal / 0.3).clamp(min(1.0, 30 * c / n), 1.0)
+    fitted, soft, length, posterior = rows.run(rounds, prior, ramp)
+    disputed = rows.disputed(posterior) if shares is None else 0 * one  # shares that are known are reason to change
+    kept = disputed > KEPT
+    axes = rows.axes
+    means, weight, bias = fitted.discriminant(soft, length)
+    weight = axes.directions @ weight
+    bias = bias - axes.centre @ weight
+    means = means @ axes.directions.T + axes.centre
+    weighed = anchor / rows.excess
+    weight = torch.where(kept, g_weight, weighed * g_weight + weight.T)
+    bias = torch.where(kept, g_bias, weighed * g_bias + bias)
+    start = rows.start_temperature * rows.excess
+    return GaussianFit(LinearClassifier(weight, bias), soft.counts, means, one, start, disputed)
+
+
+def match_confidence(fitted: GaussianFit, z: Tensor, g: LinearClassifier) -> GaussianFit:
+    """``fitted`` at the temperature at which its mean confidence in the rows of ``z`` ``(n, d)`` is what one expects.
+
+    That is the confidence of g, and 0.3 for each prediction that was changed, because about so many more are right.
+    """
+    if len(z) < FEWEST_IMAGES:
+        return fitted  # it is g
+    some = z[:: max(1, len(z) // 8192)]
+    before, after = g.log_probabilities(some).max(dim=1), fitted.classifier.exact_logits(some)
+    changed = exact(after.argmax(dim=1) != before.indices).mean()
+    temperature = matching_temperature(after, (before.values.exp().mean() + 0.3 * changed).clamp_max(0.99))
+    cooled = LinearClassifier(fitted.classifier.weight / temperature, fitted.classifier.bias / temperature)
+    return replace(fitted, classifier=cooled, temperature=temperature)
+
+
+def matching_temperature(logits: Tensor, confidence: Tensor) -> Tensor:
+    """The temperature ≥ 1 at which the mean of the largest softmax probability falls to ``confidence`` (bisection)."""
+    low, high = torch.zeros_like(confidence), torch.full_like(confidence, 20.0)
+    gaps = (logits - logits.max(dim=1, keepdim=True).values).T.contiguous()  # classes first: sums over them are fast
+    powers = torch.empty_like(gaps)
+    for _ in range(32):
+        middle = (low + high) / 2
+        sure = torch.div(gaps, 2**middle, out=powers).exp_().sum(dim=0).reciprocal_().mean() > confidence
+        low, high = torch.where(sure, middle, low), torch.where(sure, high, middle)
+    return 2**low
+
+
+def least_move(adapted: LinearClassifier, g: LinearClassifier) -> tuple[Tensor, Tensor]:
+    """``(d, d)`` matrix and ``(d,)`` offset of the smallest move after which g says what ``adapted`` says."""
+    g_weight, g_bias = exact(g.weight.to(adapted.device)), exact(g.bias.to(adapted.device))
+    difference = adapted.bias - g_bias
+    weight = (adapted.weight - adapted.weight.mean(dim=0)).T
+    g_weight = (g_weight - g_weight.mean(dim=0)).T
+    inverse = torch.linalg.pinv(g_weight, rtol=1e-6)
+    matrix = (weight - g_weight) @ inverse
+    matrix.diagonal().add_(1.0)
+    return matrix, (difference - difference.mean()) @ inverse
