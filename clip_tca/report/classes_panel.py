@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
+
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.report.html_tables import Cell, Row, grid
 from clip_tca.report.markup import Safe, folded, join, signed, tag
@@ -10,6 +12,9 @@ from clip_tca.report.run import NO_ZERO_SHOT, Run, Score, Section
 TITLE = "Classes that gained and lost"
 LEAST = 10.0
 """Points that get the full colour, at least: where nothing changed much, nothing should look as if it did."""
+
+MOST = 100
+"""Classes up to which every one has its line; of more, as many that changed most."""
 
 Pairs = dict[tuple[str, str], tuple[Score, Score]]
 """Scores before and after, by domain and class."""
@@ -57,14 +62,19 @@ def _summary(run: Run, method: str, pairs: Pairs) -> Row:
 
 
 def _details(run: Run, method: str, pairs: Pairs, full: float) -> Safe:
-    lines: list[Row] = []
+    totals: dict[str, tuple[Score, Score]] = {}
     for name in run.classes:
-        cells = [pairs.get((domain, name)) for domain in run.domains]
-        if present := [both for both in cells if both is not None]:
+        if present := [both for domain in run.domains if (both := pairs.get((domain, name)))]:
             before, after = (Score.total(scores) for scores in zip(*present, strict=True))
-            lines.append([name, *[_cell(both, full) for both in cells], _cell((before, after), full)])
+            totals[name] = before, after
+    most = set(nlargest(MOST, totals, key=lambda name: abs(_change(*totals[name]))))
+    lines: list[Row] = []
+    for name in filter(most.__contains__, totals):
+        cells = [_cell(pairs.get((domain, name)), full) for domain in run.domains]
+        lines.append([name, *cells, _cell(totals[name], full)])
+    which = "by class" if len(most) == len(totals) else f"the {MOST} of {len(totals):,} classes that changed most"
     caption = (
-        f"{run.method_label(method)}: change against zero-shot, by class; the last column takes all domains together"
+        f"{run.method_label(method)}: change against zero-shot, {which}; the last column takes all domains together"
     )
     return grid(caption, ["class", *run.domains, "all images"], [("", lines)])
 

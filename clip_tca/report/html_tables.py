@@ -36,14 +36,20 @@ def grid(caption: str | list[str], head: Sequence[str], sections: Sequence[tuple
     captions = [caption] if isinstance(caption, str) else caption
     rows = [row for _, lines in sections for row in lines]
     numeric = [i > 0 and _numeric([_cell(row[i]) for row in rows]) for i in range(len(head))]
-    buttons = [tag("button", name, type="button") for name in head]
-    kinds = ["number" if is_number else None for is_number in numeric]
-    top = [tag("th", button, scope="col", aria_sort="none", class_=k) for button, k in zip(buttons, kinds, strict=True)]
     bodies = []
     for name, lines in sections:
         title = tag("tr", tag("th", tag("span", name), scope="rowgroup", colspan=len(head)), class_="group")
         body = [_row(row, numeric) for row in lines]
         bodies.append(tag("tbody", *([title] if len(sections) > 1 else []), *body))
+    return sortable(captions, list(zip(head, numeric, strict=True)), bodies)
+
+
+def sortable(captions: list[str], head: Sequence[tuple[str, bool]], bodies: Sequence[Safe]) -> Safe:
+    """A table around its bodies, with a sorting button for each column: its name, and whether it holds numbers."""
+    top = []
+    for name, is_number in head:
+        button = tag("button", name, type="button")
+        top.append(tag("th", button, scope="col", aria_sort="none", class_="number" if is_number else None))
     table = tag("table", titled(*captions), tag("thead", tag("tr", *top)), *bodies, class_="sortable")
     return scroll(table, " ".join(captions))
 

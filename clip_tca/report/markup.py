@@ -8,7 +8,7 @@ from html import escape
 
 from clip_tca.results.rendering import visible
 
-VOID = ("img", "meta")
+VOID = ("img", "input", "meta")
 
 
 class Safe(str):

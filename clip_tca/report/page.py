@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
+import gzip
 import hashlib
-from pathlib import Path
 
 from clip_tca.report.accuracy_panel import accuracy, domain_gains, headline
 from clip_tca.report.classes_panel import class_changes
 from clip_tca.report.confusion_panel import confusions
 from clip_tca.report.cost_panel import costs
+from clip_tca.report.document import document
 from clip_tca.report.examples_panel import changes
 from clip_tca.report.html_tables import from_table
 from clip_tca.report.markup import Content, Safe, data_uri, join, tag
@@ -21,38 +21,25 @@ from clip_tca.results.table import comparison
 
 SECTIONS = (accuracy, domain_gains, class_changes, confusions, changes, costs, setup)
 
+LARGE = 1_000_000
+"""Bytes of a record that the page contains at most."""
+
 Links = list[tuple[str, str]]
 """Anchors and their titles."""
 
 
 def page(sources: Sources) -> str:
     """The whole document."""
-    style, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     names = dict.fromkeys(str(run.record["dataset"]) for run in sources.runs)
     links: Links = []
     parts = _parts(sources, links)
     contents = tag("ul", *[tag("li", tag("a", name, href=f"#{anchor}")) for anchor, name in links])
-    head = join(
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy(script)),
-        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name_="color-scheme", content="light dark"),
-        tag("title", f"clip-tca report: {', '.join(names) or 'studies'}"),
-        tag("style", Safe(style)),
-    )
-    body = join(
+    body = [
         tag("a", "Skip to the results", href="#main", class_="skip"),
         tag("header", tag("h1", "clip-tca report"), tag("nav", contents, aria_label="Contents")),
         tag("main", *parts, id="main"),
-        tag("script", Safe(script)),
-    )
-    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
-
-
-def policy(script: str) -> str:
-    """The Content-Security-Policy: our own script by its hash, inline styles, and images in the page."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    ]
+    return document(f"clip-tca report: {', '.join(names) or 'studies'}", body, ("page.css", "page.js"))
 
 
 def _parts(sources: Sources, links: Links) -> list[Content]:
@@ -94,9 +81,20 @@ def _run(run: Run, number: int, links: Links) -> Safe:
 
 
 def _downloads(files: list[tuple[str, bytes]]) -> Safe:
-    intro = tag("p", "Every number on this page comes from these files, which it contains.", class_="lead")
-    items = []
+    """Links that save the records; one that is large is compressed, and only named if that is still large."""
+    intro = "Every number on this page comes from these files, which it contains"
+    items, named = [], False
     for name, content in files:
-        link = tag("a", f"Download {name}", href=data_uri("application/json", content), download=name)
-        items.append(tag("li", link, " ", tag("span", f"{len(content) / 1000:,.0f} kB", class_="aside")))
-    return join(intro, tag("ul", *items, class_="downloads"))
+        kind, saved, data = "application/json", name, content
+        if len(content) > LARGE:
+            kind, saved, data = "application/gzip", f"{name}.gz", gzip.compress(content, mtime=0)
+        size = f"{len(content) / 1000:,.0f} kB"
+        if len(data) > LARGE:
+            named = True
+            about: Content = join(name, " (too large for this page)")
+            size += f", sha256 {hashlib.sha256(content).hexdigest()}"
+        else:
+            about = tag("a", f"Download {saved}", href=data_uri(kind, data), download=saved)
+        items.append(tag("li", about, " ", tag("span", size, class_="aside")))
+    intro += ", but for those that are too large." if named else "."
+    return join(tag("p", intro, class_="lead"), tag("ul", *items, class_="downloads"))

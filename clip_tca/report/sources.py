@@ -21,17 +21,33 @@ class Sources:
 
 
 def read(paths: Iterable[str | Path]) -> Sources:
-    """Read files of either kind; ValueError names the file and the field that is wrong."""
+    """Read files of either kind, or folders of them; ValueError names the file and the field that is wrong."""
     sources, evaluations = Sources(), []
-    for path in dict.fromkeys(map(Path, paths)):
+    for path in files(paths):
         content = parse(path)
         sources.files.append((path.name, path.read_bytes()))
-        if isinstance(content, dict) and isinstance(content.get("study"), str):
+        if is_study(content):
             sources.studies.append(StudyRecord(path.stem, content, _figure(path)))
         else:
             evaluations.append(path)
     sources.runs = [Run(label, record) for label, record in read_all(evaluations).items()]
     return sources
+
+
+def files(paths: Iterable[str | Path]) -> list[Path]:
+    """The files, each once; a folder stands for its JSON files, in the order of their names."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not inside:
+            raise ValueError(f"{path}: no .json file in this folder; clip-tca eval --output FILE.json writes one")
+        found |= dict.fromkeys(inside)
+    return list(found)
+
+
+def is_study(content: object) -> bool:
+    """Whether the content of a file is a record of ``clip-tca study``."""
+    return isinstance(content, dict) and isinstance(content.get("study"), str)
 
 
 def _figure(record: Path) -> tuple[str, bytes] | None:

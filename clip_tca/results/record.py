@@ -37,7 +37,11 @@ def parse(path: Path) -> Any:
 
 def read(path: Path) -> list[EvaluationRecord]:
     """The records of a file: one, or those of a recipe. ValueError names the field that is damaged."""
-    content = parse(path)
+    return checked(parse(path), path)
+
+
+def checked(content: Any, path: Path) -> list[EvaluationRecord]:
+    """The records in the content of a file, as :func:`read` gives them."""
     try:
         records: list[EvaluationRecord] = content.get("records", [content])
         versions = [record["schema_version"] for record in records]

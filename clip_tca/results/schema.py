@@ -52,6 +52,7 @@ class DataInfo(TypedDict):
     differences: list[str]
     ignored: NotRequired[list[str]]
     left_out: int
+    unknown_classes: NotRequired[list[str]]
 
 
 class ModelInfo(TypedDict):
@@ -112,6 +113,8 @@ class MethodInfo(TypedDict):
     uses_labels: bool
     parameters: dict[str, Any]
     base: NotRequired[BaseMethodInfo]
+    nature: NotRequired[str]
+    tuned_on_test: NotRequired[str]
 
 
 class ClassScore(TypedDict):
@@ -140,6 +143,7 @@ class ResultRow(TypedDict):
     per_class: dict[str, ClassScore]
     confusion: NotRequired[list[list[int]]]
     diagnosis: NotRequired[Diagnosis]
+    metrics: NotRequired[dict[str, float | None]]
 
 
 class Thumbnail(TypedDict, total=False):
@@ -210,10 +214,11 @@ class RunCost(EncodingCost):
 
 
 class OnRequest(TypedDict, total=False):
-    """What is measured only if requested (``--examples``, ``--forgetting``)."""
+    """What is only there if requested (``--examples``, ``--forgetting``, another stream than shuffled images)."""
 
     examples: Examples
     forgetting: list[ForgettingRow]
+    stream: dict[str, Any]
 
 
 class EvaluationRecord(OnRequest):

@@ -70,7 +70,7 @@ def comparison(records: dict[str, EvaluationRecord]) -> list[Table]:
     """One table for each data set, with the measured rows of all records and one set of published ones."""
     by_dataset: dict[str, dict[str, EvaluationRecord]] = {}
     for label, record in records.items():
-        by_dataset.setdefault(_dataset(record), {})[label] = record
+        by_dataset.setdefault(dataset_name(record), {})[label] = record
     tables = []
     for group in by_dataset.values():
         domains = list(dict.fromkeys(domain for record in group.values() for domain in record["data"]["domains"]))
@@ -88,6 +88,13 @@ def has_batches(record: EvaluationRecord) -> bool:
     """Whether results depend on the batch size: by the setting, the protocol, or a base method."""
     whole = record["setting"] == "transductive" and record["protocol"] == "full"
     return not whole or any("base" in method for method in record["methods"])
+
+
+def dataset_name(record: EvaluationRecord) -> str:
+    """The name of the data set; for images of the user, also that of their folder; and what corrupts the images."""
+    name, folder, corrupt = record["dataset"], record["data"].get("name"), record["data"]["origin"].get("corrupt")
+    name = f"{name} {folder}" if name == "folder" and folder else name
+    return f"{name} corrupted by {corrupt}" if corrupt else name
 
 
 def model_line(model: ModelInfo) -> str:
@@ -109,13 +116,6 @@ def _seen(record: EvaluationRecord) -> str | None:
     """The domain that the model was trained on, if that is known and the record has it."""
     domain = TRAINED_ON.get(record["dataset"]) if record["model"] and record["model"]["model"] == "demo" else None
     return domain if domain in record["data"]["domains"] else None
-
-
-def _dataset(record: EvaluationRecord) -> str:
-    """The name of the data set; for images of the user, also that of their folder; and what corrupts the images."""
-    name, folder, corrupt = record["dataset"], record["data"].get("name"), record["data"]["origin"].get("corrupt")
-    name = f"{name} {folder}" if name == "folder" and folder else name
-    return f"{name} corrupted by {corrupt}" if corrupt else name
 
 
 def _reported(record: EvaluationRecord, domains: list[str]) -> list[tuple[str, list[list[str]]]]:
@@ -154,9 +154,8 @@ def _title(record: EvaluationRecord) -> list[str]:
     batches = f", batch {record['batch_size']}" if has_batches(record) else ""
     seeds = len(record["seeds"])
     shuffles = f", mean ± std of {seeds} shuffles" if seeds > 1 else ""
-    lines = [
-        f"Accuracy (%) on {_dataset(record)}: {record['setting']}, protocol {record['protocol']}{batches}{shuffles}."
-    ]
+    how = f"{record['setting']}, protocol {record['protocol']}{batches}{shuffles}"
+    lines = [f"Accuracy (%) on {dataset_name(record)}: {how}."]
     model, prompts = record["model"], record["prompts"]
     if model:
         lines.append(f"Model {model_line(model)}.")
@@ -181,6 +180,8 @@ def _notes(record: EvaluationRecord) -> list[str]:
             "  your own pictures  clip-tca eval --dataset folder --data-dir DIR",
             "  the benchmark      clip-tca eval --dataset pacs",
         ]
+    if head_line(record["model"]):
+        notes.append(f"{ZERO_SHOT}: the model's own head, unadapted.")
     if seen := _seen(record):
         notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
     if differences := data["differences"]:

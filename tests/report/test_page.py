@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import copy
+import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import time
 from html.parser import HTMLParser
@@ -27,8 +29,9 @@ from clip_tca.evaluation.method_spec import MethodSpec
 from clip_tca.evaluation.runner import _row
 from clip_tca.report.charts import limits
 from clip_tca.report.confusion_panel import confusions
-from clip_tca.report.markup import signed, tag
-from clip_tca.report.page import page, policy
+from clip_tca.report.document import policy
+from clip_tca.report.markup import VOID, signed, tag
+from clip_tca.report.page import page
 from clip_tca.report.run import Run
 from clip_tca.report.sources import Sources, read
 from clip_tca.report.studies_panel import StudyRecord
@@ -54,7 +57,7 @@ class Document(HTMLParser):
     def handle_starttag(self, tag, attrs):
         assert len(dict(attrs)) == len(attrs)
         self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "img"):
+        if tag not in VOID:
             self.open.append(tag)
 
     def handle_endtag(self, tag):
@@ -338,6 +341,46 @@ def test_the_largest_confusions_of_a_thousand_classes_take_seconds_not_minutes(r
     assert time.process_time() - began < 10  # 30 for each domain when lines were summed for every pair
     rows = re.findall(r'scope="row">(.*?)</th><td class="short">(.*?)</td><td class="number">([\d.]+)', shown)
     assert rows == [("class 3", "class 5", "50.0"), ("class 8", "class 1", "40.0"), ("class 8", "class 2", "10.0")]
+
+
+def test_a_report_of_a_thousand_classes_and_fifteen_domains_is_small_and_says_what_it_leaves_out(record):
+    many = copy.deepcopy(record)
+    names = many["data"]["classes"] = [f"a class with a name of some length {i}" for i in range(1000)]
+    many["data"]["domains"] = {f"corruption {i}": {"images": 50_000} for i in range(15)}
+    many["methods"] = [method for method in many["methods"] if method["name"] in ("zero-shot", "linear-tca")]
+    del many["examples"]
+
+    def row(method: str, domain: str, right: list[int]) -> dict:
+        # a class of 50 images is called by its own name, and by those of the next two
+        matrix = [[0] * 1000 for _ in range(1000)]
+        for i, number in enumerate(right):
+            matrix[i][i], matrix[i][i - 1], matrix[i][i - 2] = number, 45 - number, 5
+        scores = {n: {"correct": c, "images": 50, "accuracy": 2.0 * c} for n, c in zip(names, right, strict=True)}
+        about = {"method": method, "domain": domain, "seed": 0, "uses_labels": False}
+        counts = {"correct": sum(right), "images": 50_000, "divisor": 50_000, "accuracy": sum(right) / 500}
+        return {**about, **counts, "per_class": scores, "confusion": matrix}
+
+    before, after = [20] * 1000, [21 + (i == 700) * 9 for i in range(1000)]
+    shared = [row("zero-shot", "", before), row("linear-tca", "", after)]
+    many["rows"] = [{**one, "domain": domain} for domain in many["data"]["domains"] for one in shared]
+    html = page(Sources([Run("many", many)]))
+    assert len(html) < 3_000_000
+    assert "the 100 of 1,000 classes that changed most" in html
+    classes = html.split("Confusion before and after")[-2]
+    assert 'scope="row">a class with a name of some length 700</th>' in classes
+    assert "length 750</th>" not in classes
+
+
+def test_a_large_record_is_saved_compressed_and_only_named_if_that_is_large(record):
+    plain, dense = b"0, " * 700_000, os.urandom(1_500_000)
+    html = page(Sources([Run("one", record)], [], [("plain.json", plain), ("dense.json", dense)]))
+    (link,) = Document(html).all("a", download="plain.json.gz")
+    assert gzip.decompress(base64.b64decode(link["href"].removeprefix("data:application/gzip;base64,"))) == plain
+    shown = Document(html).text()
+    assert "dense.json (too large for this page)" in shown
+    assert hashlib.sha256(dense).hexdigest() in shown
+    assert "but for those that are too large" in shown
+    assert len(html) < 1_000_000
 
 
 # -- nothing from outside is markup ------------------------------------------------------------------------------------

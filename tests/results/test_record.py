@@ -353,6 +353,14 @@ def test_the_demo_s_table_says_what_it_is_and_what_to_type_next(record):
     assert notes[2].endswith("clip-tca eval --dataset pacs")
 
 
+def test_a_table_of_a_model_with_its_own_head_says_what_zero_shot_is_there(record):
+    note = "zero-shot: the model's own head, unadapted."
+    assert note not in accuracy_table(record).notes
+    record["model"] = {"model": "timm:x", "pretrained": None, "weights": "0" * 64, "precision": "fp32", "device": "cpu"}
+    record["model"]["head"] = 1000
+    assert note in accuracy_table(record).notes
+
+
 @pytest.mark.parametrize(("model", "head"), [("demo", "photo (seen)"), ("ViT-B-32", "photo")])
 def test_a_domain_that_the_bundled_model_was_trained_on_is_marked(model, head, record):
     record["dataset"], record["model"] = "pacs", {"model": model, "pretrained": "", "weights": "0" * 64}
