@@ -6,13 +6,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from clip_tca.core.processes import current
+from clip_tca.core.progress import Progress
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import fault, mark
 from clip_tca.datasets.prompts import Prompts
@@ -24,6 +23,9 @@ log = logging.getLogger("clip_tca")
 
 BATCH = 64
 """Images encoded together."""
+
+TEXT_BATCH = 256
+"""Texts encoded together."""
 
 ON_CPU = 16
 """At most so many on a CPU: larger activations are fetched anew from the system, page by page, for every layer."""
@@ -55,10 +57,20 @@ class Embedder:
         key = text_key(self.encoder.identity, prompts) if self.store else {}
         rows = self.store.texts(key) if self.store else None
         if rows is None:
-            rows = self.encoder.encode_texts(prompts.texts()).cpu()
+            rows = self._encode_texts(prompts.texts())
             if self.store:
                 self.store.keep_texts(key, rows)
         return rows.reshape(len(prompts.templates), len(prompts.classes), -1)
+
+    def _encode_texts(self, texts: list[str]) -> Tensor:
+        """Embeddings of texts, in the batches that encoders make themselves."""
+        parts = []
+        with self._bar(len(texts), "prompts", "text") as bar:
+            for start in range(0, len(texts), TEXT_BATCH):
+                batch = texts[start : start + TEXT_BATCH]
+                parts.append(self.encoder.encode_texts(batch).cpu())
+                bar.update(len(batch))
+        return torch.cat(parts)
 
     def pictures(self, data: ImageSet) -> dict[str, Tensor]:
         """Embeddings ``(n, d)`` of every domain, in float32 on the CPU.
@@ -150,7 +162,7 @@ class Embedder:
         return encoded
 
     def _batches(
-        self, domain: Domain, parts: list[range], bar: tqdm[Any], title: str
+        self, domain: Domain, parts: list[range], bar: Progress, title: str
     ) -> Iterator[tuple[Tensor, list[int]]]:
         """Embeddings batch by batch, with the positions of images that could not be read, whose rows are zero.
 
@@ -203,10 +215,8 @@ class Embedder:
             entries[name] = self.store.entry(image_key(encoder, domain), len(domain), description)
         return entries
 
-    def _bar(self, total: int, title: str) -> tqdm[Any]:
-        """A progress bar with images/s and time left; for tqdm, ``disable=None`` means: only on a terminal."""
-        hidden = None if self.progress and current().first else True
-        return tqdm(total=total, desc=title, unit="image", disable=hidden, leave=False)
+    def _bar(self, total: int, title: str, unit: str = "image") -> Progress:
+        return Progress(total, title, unit, self.progress and current().first)
 
 
 def _check_unchanged(domain: Domain, rows: range, title: str) -> None:
