@@ -25,7 +25,7 @@ REDRAW = 0.25
 LINE = 30.0
 """Seconds between two lines where there is no terminal."""
 
-_LINE = "clip-tca: {{desc}}: {{n_fmt}} of {{total_fmt}}{{unit}}{s}, {{rate_fmt}}, {{elapsed}} passed, {{remaining}} left"
+_LINE = "clip-tca: {{desc}}: {{n_fmt}} of {{total_fmt}}{{unit}}{s}, {{rate_fmt}}, {{elapsed}}, {{remaining}} left"
 
 
 class Progress:

@@ -62,7 +62,6 @@ class Inputs(ImageSource):
         cache: Read and write the embedding store.
         workers: Processes that decode images; None is the number of cores, at most 8.
         encode_batch_size: Images encoded together.
-        progress: Show progress bars on stderr, if that is a terminal.
         seed: Of the synthetic set.
     """
 
@@ -77,7 +76,6 @@ class Inputs(ImageSource):
     cache: bool = True
     workers: int | None = None
     encode_batch_size: int = BATCH
-    progress: bool = False
     seed: int = 0
 
     def embed(self) -> Embedded:

@@ -157,6 +157,8 @@ def _title(record: EvaluationRecord) -> list[str]:
     lines = [
         f"Accuracy (%) on {_dataset(record)}: {record['setting']}, protocol {record['protocol']}{batches}{shuffles}."
     ]
+    if mirror := record["data"]["origin"].get("mirror"):
+        lines.append(f"Data from {mirror} (clip-tca data get).")
     model, prompts = record["model"], record["prompts"]
     if model:
         lines.append(f"Model {model_line(model)}.")
