@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import fault, mark
 from clip_tca.datasets.prompts import Prompts
 from clip_tca.encoding.base import Encoder
+from clip_tca.encoding.cpu_agreement import agrees_with_cpu
 from clip_tca.encoding.decoding import loader
 from clip_tca.encoding.store import Entry, Store, image_key, shards, text_key
 
@@ -40,7 +42,8 @@ class Embedder:
 
     Images that can't be read are an error, or left out and counted if ``skip_bad``. ``workers`` are processes that
     decode; None is the number of cores, at most 8. ``batch`` images are encoded together; it is halved when the device
-    runs out of memory. ``encoded`` counts images without those found in the store.
+    runs out of memory. ``compare`` checks a device against the CPU once, and stores nothing if they differ.
+    ``encoded`` counts images without those found in the store.
     """
 
     encoder: Encoder
@@ -49,8 +52,14 @@ class Embedder:
     workers: int | None = None
     batch: int = BATCH
     progress: bool = False
+    compare: bool = False
     encoded: int = field(default=0, init=False)
     left_out: int = field(default=0, init=False)
+
+    @cached_property
+    def _storable(self) -> bool:
+        """Whether embeddings may be kept; asked when the first ones were made."""
+        return not self.compare or agrees_with_cpu(self.encoder)
 
     def texts(self, prompts: Prompts) -> Tensor:
         """Text embeddings ``(templates, classes, d)``, in float32 on the CPU."""
@@ -58,7 +67,7 @@ class Embedder:
         rows = self.store.texts(key) if self.store else None
         if rows is None:
             rows = self._encode_texts(prompts.texts())
-            if self.store:
+            if self._storable and self.store:
                 self.store.keep_texts(key, rows)
         return rows.reshape(len(prompts.templates), len(prompts.classes), -1)
 
@@ -156,7 +165,7 @@ class Embedder:
                 shard = torch.cat([z for z, _ in batches])
                 bad = {position for _, positions in batches for position in positions}
                 _check_unchanged(domain, parts[i], title)
-                if entry and not bad:  # otherwise a repaired image would not be read again
+                if self._storable and entry and not bad:  # otherwise a repaired image would not be read again
                     entry.write(i, shard)
                 encoded[i] = shard, bad
         return encoded
