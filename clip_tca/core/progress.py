@@ -43,6 +43,8 @@ class Progress:
         """
         self.total, self.title, self.unit, self.shown, self.done, self.before = total, title, unit, shown, done, done
         self.began = time.monotonic()
+        self.next = 1
+        self.share = 0.0
 
     def __enter__(self) -> Progress:
         self.began = time.monotonic()
@@ -56,7 +58,7 @@ class Progress:
 
     def update(self, steps: int = 1) -> None:
         """Count finished steps."""
-        self.done += steps
+        self.done, self.share = self.done + steps, 0.0
 
     def place(self) -> str:
         """Where this work is, to put before work inside it; nothing if it is the only step."""
@@ -70,12 +72,20 @@ class Progress:
 
         title = ", ".join(filter(None, [*(outer.place() for outer in around), self.title]))
         elapsed = time.monotonic() - self.began
-        if self.total is None and not self.done:
+        done = self.done + int(self.share * self.next)
+        if self.total is None and not done:
             return f"{'' if columns else 'clip-tca: '}{title} [{tqdm.format_interval(elapsed)}]"
         unit = self.unit if self.unit == "B" else f" {self.unit}"
         shown = {"prefix": title, "unit": unit, "unit_scale": self.unit in ("B", "row"), "initial": self.before}
         form = None if columns or not self.total else _LINE.format(s="" if self.unit == "B" else "s")
-        return str(tqdm.format_meter(self.done, self.total, elapsed, ncols=columns, bar_format=form, **shown))
+        return str(tqdm.format_meter(done, self.total, elapsed, ncols=columns, bar_format=form, **shown))
+
+
+def parts(count: int) -> Iterator[int]:
+    """``range(count)``, as equal parts of the ``next`` steps of the innermost work, which are finished together."""
+    for number in range(count):
+        yield number
+        _screen.finish_part((number + 1) / count)
 
 
 def tracked(items: Iterable[Item], total: int, title: str, unit: str, shown: bool = True) -> Iterator[Item]:
@@ -119,6 +129,11 @@ class _Screen:
             if not self.open:
                 self.end.set()
                 self.erase()
+
+    def finish_part(self, share: float) -> None:
+        with self.lock:
+            if self.open:
+                self.open[-1].share = share
 
     def run(self, end: threading.Event) -> None:
         while not end.wait(REDRAW):

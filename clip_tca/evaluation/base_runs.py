@@ -135,6 +135,7 @@ class BaseRuns:
         title, shown = f"{method.name} {domain}", self.progress and current().first
         with Progress(len(order), title, "image", shown) as progress:
             for batch in self._loaded(method, domain, order):
+                progress.next = len(batch)
                 yield batch
                 progress.update(len(batch))
 

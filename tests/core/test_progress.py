@@ -9,7 +9,7 @@ import time
 import pytest
 
 from clip_tca.core import progress
-from clip_tca.core.progress import Progress, set_aside, tracked
+from clip_tca.core.progress import Progress, parts, set_aside, tracked
 
 
 class Terminal(io.StringIO):
@@ -52,6 +52,17 @@ def test_a_step_of_minutes_shows_that_time_passes(monkeypatch, fast):
     screen = shown(monkeypatch, Terminal())
     with Progress(8, "tent icon", "image"):
         until(lambda: screen.getvalue().count("tent icon:   0%") > 2)
+
+
+def test_a_batch_of_many_images_moves_with_its_steps(monkeypatch, fast):
+    screen = shown(monkeypatch, Terminal())
+    with Progress(256, "tent icon", "image") as bar:
+        bar.next = 128
+        for step in parts(4):
+            until(lambda step=step: f"| {32 * step}/256 " in screen.getvalue())
+        bar.update(128)
+        until(lambda: "| 128/256 " in screen.getvalue())
+    assert list(parts(2)) == [0, 1], "where nothing is shown"
 
 
 def test_inner_work_is_shown_with_the_place_of_what_is_around_it(monkeypatch, fast):
