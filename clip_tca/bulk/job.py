@@ -15,11 +15,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.bulk.application import Application
@@ -29,6 +27,7 @@ from clip_tca.bulk.reading import CheckedBlock, checked_blocks
 from clip_tca.bulk.shards import WorkUnit, share
 from clip_tca.bulk.staging import FULL, Staging
 from clip_tca.core.processes import Processes
+from clip_tca.core.progress import Progress
 from clip_tca.core.tensors import to_tensor
 from clip_tca.datasets.formats.base import Result, Sink, block_rows
 from clip_tca.datasets.formats.registry import ARRAYS
@@ -238,10 +237,9 @@ class Job:
         """Count in every process; all of them get the sum."""
         return sum(self.processes.all_gather(self.processes.together(work)), Tally())
 
-    def _bar(self, units: list[WorkUnit], title: str) -> tqdm[Any]:
+    def _bar(self, units: list[WorkUnit], title: str) -> Progress:
         total = sum(unit.stop - unit.start for unit in units) or None
-        hidden = None if self.progress and self.processes.first else True
-        return tqdm(total=total, desc=title, unit="row", unit_scale=True, disable=hidden, leave=False)
+        return Progress(total, title, "row", self.progress and self.processes.first)
 
     def _check_classes(self) -> None:
         """A pseudo-source has rows for every class: refuse more classes than fit into half of the memory."""

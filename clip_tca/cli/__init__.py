@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, methods, report, study
+from clip_tca.core.progress import set_aside
 from clip_tca.core.version import __version__
 
 
@@ -57,7 +58,8 @@ class Stderr(logging.Handler):
         if key in self.printed:
             return
         self.printed.add(key)
-        print(f"clip-tca: {record.getMessage()}", file=sys.stderr)
+        with set_aside():
+            print(f"clip-tca: {record.getMessage()}", file=sys.stderr)
 
 
 def print_warnings() -> None:

@@ -89,6 +89,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
     group.add_argument("--load-state", metavar="FILE", help="fit nothing: use an adapter that --save-state saved")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    shared.add_quiet(command)
     command.set_defaults(run=run, torchrun=True)
 
 
@@ -164,7 +165,7 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
         drop_bad=options.drop_bad_rows,
         labels=None if options.labels is None else read_labels(Path(options.labels), given.classifier.n_classes),
         state=None if options.save_state is None else Path(options.save_state),
-        progress=True,
+        progress=not options.quiet,
         processes=processes,
     )
     job.check()

@@ -1,4 +1,4 @@
-"""``clip-tca data``: list the data sets, check a copy against the published counts, show the demo."""
+"""``clip-tca data``: list the data sets, get one, check a copy against the published counts, show the demo."""
 
 from __future__ import annotations
 
@@ -7,14 +7,31 @@ from pathlib import Path
 
 from clip_tca.cli import options as shared
 from clip_tca.datasets.corruptions import COMMON, EXTRA
+from clip_tca.datasets.mirrors import MIRRORS
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
-    command = commands.add_parser("data", help="data sets: list, check, show")
+    command = commands.add_parser("data", help="data sets: list, get, check, show")
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="the data sets that have a name").set_defaults(run=list_datasets)
+    get = actions.add_parser(
+        "get",
+        help="load a benchmark from the first of its mirrors that has it whole",
+        description="Load benchmarks into the folder where eval looks for them. A killed run goes on where it was; the "
+        "images are counted, and hashes recorded.",
+    )
+    get.add_argument("dataset", nargs="+", metavar="NAME", help=", ".join(MIRRORS))
+    get.add_argument(
+        "--mirror",
+        action="append",
+        metavar="ADDRESS",
+        help="instead of the known ones: an archive (address or file), or OWNER/NAME[@REVISION] on the hub; repeatable",
+    )
+    get.add_argument("--data-dir", metavar="DIR", help="load into DIR/NAME (default: data/NAME beside the store)")
+    shared.add_quiet(get)
+    get.set_defaults(run=load)
     check = actions.add_parser("check", help="compare a copy with the published counts")
     shared.add_data(check)
     check.set_defaults(run=compare)
@@ -37,6 +54,35 @@ def list_datasets(_options: argparse.Namespace) -> int:
     print("folder      your own images: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID")
     print("demo        icons, clip art and sketches in this package, with a small model of its own; needs no download")
     print("synthetic   made-up embeddings; needs neither pictures nor a model")
+    return 0
+
+
+def load(options: argparse.Namespace) -> int:
+    """Get each data set, and print where it is; 1 if one of several failed."""
+    from clip_tca.datasets.local_copy import Getter, receipt
+
+    if options.mirror and len(options.dataset) > 1:
+        raise ValueError("mirror: an address is of one data set; name one")
+    getters = [
+        Getter.of(name, options.mirror or (), options.data_dir, not options.quiet)
+        for name in dict.fromkeys(options.dataset)
+    ]
+    failures = []
+    for getter in getters:
+        try:
+            folder = getter.get()
+        except (ValueError, OSError) as error:
+            failures.append(error)
+            continue
+        about, name = receipt(folder), getter.benchmark.name
+        images = sum(domain["images"] for domain in about["domains"].values())
+        counted = "as published" if getter.benchmark.images else "no published counts to compare with"
+        print(f"{name}: {images} images, {len(about['domains'])} domains, {counted}, from {about['mirror']}")
+        print(f"  {folder}")
+        where = f" --data-dir {folder}" if options.data_dir else ""
+        print(f"  next: clip-tca eval --dataset {name}{where}")
+    if failures:
+        raise ValueError("\n  ".join(map(str, failures)))
     return 0
 
 

@@ -21,6 +21,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--output", "-o", metavar="FILE", help="also write one .safetensors file of embeddings and labels"
     )
+    shared.add_quiet(command)
     command.set_defaults(run=run, torchrun=True)
 
 

@@ -53,6 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="TOML file of runs, or a name in eval/recipes/; options given here override its own",
     )
     shared.add_output(command)
+    shared.add_quiet(command)
     command.set_defaults(run=run, parser=command, torchrun=True)
 
 

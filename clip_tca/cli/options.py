@@ -113,6 +113,11 @@ def add_prompts(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_quiet(command: argparse.ArgumentParser) -> None:
+    """Whether progress is shown."""
+    command.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr; results and warnings stay")
+
+
 def add_method(group: argparse._ArgumentGroup) -> None:
     """Options of the adapters."""
     group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source; adanpc: neighbours; clipartt: classes")
@@ -184,7 +189,7 @@ def add_output(command: argparse.ArgumentParser) -> None:
 
 def inputs(options: argparse.Namespace) -> dict[str, Any]:
     """The options of data, model and prompts that were given, for :class:`clip_tca.evaluation.inputs.Inputs`."""
-    return given(options, *DATA, *_MODEL, *_PROMPTS) | {"cache": not options.no_cache, "progress": True}
+    return given(options, *DATA, *_MODEL, *_PROMPTS) | {"cache": not options.no_cache, "progress": not options.quiet}
 
 
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:

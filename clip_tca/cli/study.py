@@ -32,6 +32,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     group.add_argument("--output", "-o", metavar="PREFIX", help="write PREFIX.json, PREFIX.svg and PREFIX.png")
     group.add_argument("--no-figure", action="store_true", help="write the record only; needs no matplotlib")
+    shared.add_quiet(command)
     command.set_defaults(run=run, parser=command)
 
 
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         for path in output_files(options.output, not options.no_figure).values():
             shared.check_output(path)
     given = {name: values(text) for name, text in options.set or []}
-    inputs = shared.inputs(options) if study.needs_data else {}
+    inputs = shared.inputs(options) if study.needs_data else {"progress": not options.quiet}
     record = run_study(options.name, options.dataset, reference=options.reference, options=given, **inputs)
     written = [] if options.output is None else save_study(record, options.output, not options.no_figure)
     where = f" on {record['dataset']}" if record["dataset"] else ""

@@ -6,6 +6,9 @@ import math
 from numbers import Integral, Real  # NumPy's scalars are such too
 from typing import Any
 
+LONGEST_REASON = 240
+"""Characters of another library's message that are repeated in ours."""
+
 
 def is_whole(value: Any, least: int) -> bool:
     """Whether ``value`` is a whole number of at least ``least``."""
@@ -67,8 +70,13 @@ def choices(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
 
 
 def one_line(reason: object) -> str:
-    """The message of an error in one line, shortened, for another error; its class if it has none."""
-    return " ".join(str(reason).split())[:200] or type(reason).__name__
+    """The message of an error in one line, for another error; its class if it has none.
+
+    A long one ends after a whole word, with an ellipsis; a word is never cut, and the first is always there.
+    """
+    words = str(reason).split() or [type(reason).__name__]
+    kept = max((i for i in range(1, len(words) + 1) if len(" ".join(words[:i])) <= LONGEST_REASON), default=1)
+    return " ".join(words[:kept]) + (" …" if kept < len(words) else "")
 
 
 def _finite(value: Any) -> bool:

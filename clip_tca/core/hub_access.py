@@ -7,6 +7,14 @@ import socket
 import sys
 from urllib.parse import urlsplit
 
+_found_offline: list[bool] = []
+"""Not empty if offline mode was set here, and not by the user."""
+
+
+def told_offline() -> bool:
+    """Whether the user has asked for offline mode."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE") and not _found_offline
+
 
 def go_offline_if_unreachable() -> None:
     """Set the hub's client to offline mode if the hub can't be reached: it would retry for most of a minute.
@@ -22,3 +30,4 @@ def go_offline_if_unreachable() -> None:
         socket.create_connection((address.hostname or "", port), timeout=5).close()
     except (OSError, ValueError):
         os.environ["HF_HUB_OFFLINE"] = "1"
+        _found_offline.append(True)

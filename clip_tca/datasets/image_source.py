@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clip_tca.core.checks import one_line
+from clip_tca.core.hub_access import told_offline
+from clip_tca.core.processes import current
+from clip_tca.core.progress import Progress
 from clip_tca.datasets.corrupting import Corruption
 from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.mirrors import mirrors_of
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark, domain_named
+
+log = logging.getLogger("clip_tca")
 
 NAMES = (*BENCHMARKS, "folder", "demo")
 
@@ -17,10 +25,12 @@ NAMES = (*BENCHMARKS, "folder", "demo")
 class ImageSource:
     """A data set of images by name (a benchmark, ``folder`` for your own, or ``demo``), with where to find it.
 
-    Without a ``data_dir`` it is on the hub (``hub_id`` may also be a local copy in the hub's formats), at the commit or
-    tag ``revision``. For a column, None takes the first usual name. Empty ``domains`` loads all; empty ``corruptions``
-    and ``severities`` load the 15 common ones at severity 5 of a benchmark whose domains are corruptions. ``corrupt``,
-    such as ``gaussian_noise:3``, is applied to all images (:mod:`clip_tca.datasets.corrupting`).
+    Without a ``data_dir`` it is what ``clip-tca data get`` has got, else on the hub (``hub_id`` may also be a local
+    copy in the hub's formats), at the commit or tag ``revision``; a benchmark whose hub copy fails is got from its
+    other mirrors. For a column, None takes the first usual name. Empty ``domains`` loads all; empty ``corruptions`` and
+    ``severities`` load the 15 common ones at severity 5 of a benchmark whose domains are corruptions. ``corrupt``, such
+    as ``gaussian_noise:3``, is applied to all images (:mod:`clip_tca.datasets.corrupting`). ``progress`` shows
+    progress on stderr.
     """
 
     dataset: str
@@ -34,6 +44,7 @@ class ImageSource:
     corruptions: Sequence[str] = ()
     severities: Sequence[int] = ()
     corrupt: str | None = None
+    progress: bool = False
 
     @property
     def benchmark(self) -> Benchmark | None:
@@ -64,16 +75,19 @@ class ImageSource:
         if self.dataset == "folder" and self.data_dir is None and self.hub_id is None:
             raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")
         benchmark = self.benchmark
-        if benchmark and not benchmark.hub_id and self.data_dir is None and self.hub_id is None:
+        nowhere = self.data_dir is None and self.hub_id is None and not self._copy()
+        if benchmark and not benchmark.hub_id and nowhere:
+            got = f"; or load it: clip-tca data get {benchmark.name}" if mirrors_of(benchmark.name) else ""
             raise ValueError(
                 f"dataset: no copy of {benchmark.title} on the hub is known to load; give --data-dir with a folder "
-                f"like {benchmark.layout()}, or --hub-id with a copy of your own"
+                f"like {benchmark.layout()}, or --hub-id with a copy of your own{got}"
             )
 
     def load(self) -> ImageSet:
         """The data set, with counts checked against the published ones."""
         self.check()
-        data = self._load()
+        with Progress(None, f"reading {self.dataset}", "image", self._shown):
+            data = self._load()
         asked = self.benchmark if self.corruptions else None
         if asked and (missing := [name for name in asked.domains if name not in data.domains]):
             where, there = self.data_dir or self.hub_id, ", ".join(data.domains)
@@ -99,7 +113,22 @@ class ImageSource:
             if benchmark is None:
                 return load_folder(folder)
             return (load_corrupted if benchmark.corrupted else load_benchmark)(folder, benchmark)
+        if benchmark is not None and (copy := self._copy()):
+            from clip_tca.datasets.local_copy import load_copy
+
+            return load_copy(copy, benchmark)
         return self._from_hub(benchmark)
+
+    def _copy(self) -> Path | None:
+        """The copy of ``clip-tca data get``, unless another place was named."""
+        from clip_tca.datasets.local_copy import found
+
+        elsewhere = self.data_dir or self.hub_id or self.revision
+        return found(self.dataset) if elsewhere is None and self.dataset in BENCHMARKS else None
+
+    @property
+    def _shown(self) -> bool:
+        return self.progress and current().first
 
     def _from_hub(self, benchmark: Benchmark | None) -> ImageSet:
         from clip_tca.datasets.hub import Columns, load_hub
@@ -108,13 +137,28 @@ class ImageSource:
         columns = Columns(self.image_column, self.label_column, self.domain_column)
         try:
             data = load_hub(hub_id, benchmark, self.revision, columns)
+            if benchmark and not benchmark.verified and self.hub_id is None and (wrong := data.differences()):
+                raise ValueError(
+                    f"{hub_id}, a community copy of {benchmark.title}, is not complete ({'; '.join(wrong[:3])}); "
+                    "name it by --hub-id to take it as it is"
+                )
+            return data
         except ValueError as error:
             if benchmark is None or self.hub_id is not None:
                 raise
-            raise ValueError(f"{error}. A folder must look like {benchmark.layout()}") from error
-        if benchmark and not benchmark.verified and self.hub_id is None and (wrong := data.differences()):
-            raise ValueError(
-                f"{hub_id}, a community copy of {benchmark.title}, is not complete ({'; '.join(wrong[:3])}); use "
-                f"--data-dir with a folder like {benchmark.layout()}, or name it by --hub-id to take it as it is"
-            )
+            if self.revision is not None or told_offline():
+                raise ValueError(f"{error}. A folder must look like {benchmark.layout()}") from error
+            return self._from_others(benchmark, one_line(error.__cause__ or error))
+
+    def _from_others(self, benchmark: Benchmark, reason: str) -> ImageSet:
+        """The benchmark from its mirrors that are not on the hub, where it failed for this ``reason``."""
+        from clip_tca.datasets.local_copy import Getter, load_copy, without_hub
+
+        getter = without_hub(Getter.of(benchmark.name, progress=self._shown), benchmark.hub_id)
+        folder = getter.get([(f"{benchmark.hub_id} on the hub", reason)])
+        data = load_copy(folder, benchmark)
+        log.warning(
+            "%s: %s on the hub failed (%s); got it from %s, into %s",
+            *(benchmark.name, benchmark.hub_id, reason, data.origin.get("mirror"), folder),
+        )
         return data

@@ -6,17 +6,18 @@ import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from clip_tca.core.processes import current
+from clip_tca.core.progress import Progress
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import fault, mark
 from clip_tca.datasets.prompts import Prompts
 from clip_tca.encoding.base import Encoder
+from clip_tca.encoding.cpu_agreement import agrees_with_cpu
 from clip_tca.encoding.decoding import loader
 from clip_tca.encoding.store import Entry, Store, image_key, shards, text_key
 
@@ -24,6 +25,9 @@ log = logging.getLogger("clip_tca")
 
 BATCH = 64
 """Images encoded together."""
+
+TEXT_BATCH = 256
+"""Texts encoded together."""
 
 ON_CPU = 16
 """At most so many on a CPU: larger activations are fetched anew from the system, page by page, for every layer."""
@@ -38,7 +42,8 @@ class Embedder:
 
     Images that can't be read are an error, or left out and counted if ``skip_bad``. ``workers`` are processes that
     decode; None is the number of cores, at most 8. ``batch`` images are encoded together; it is halved when the device
-    runs out of memory. ``encoded`` counts images without those found in the store.
+    runs out of memory. ``compare`` checks a device against the CPU once, and stores nothing if they differ.
+    ``encoded`` counts images without those found in the store.
     """
 
     encoder: Encoder
@@ -47,18 +52,34 @@ class Embedder:
     workers: int | None = None
     batch: int = BATCH
     progress: bool = False
+    compare: bool = False
     encoded: int = field(default=0, init=False)
     left_out: int = field(default=0, init=False)
+
+    @cached_property
+    def _storable(self) -> bool:
+        """Whether embeddings may be kept; asked when the first ones were made."""
+        return not self.compare or agrees_with_cpu(self.encoder)
 
     def texts(self, prompts: Prompts) -> Tensor:
         """Text embeddings ``(templates, classes, d)``, in float32 on the CPU."""
         key = text_key(self.encoder.identity, prompts) if self.store else {}
         rows = self.store.texts(key) if self.store else None
         if rows is None:
-            rows = self.encoder.encode_texts(prompts.texts()).cpu()
-            if self.store:
+            rows = self._encode_texts(prompts.texts())
+            if self._storable and self.store:
                 self.store.keep_texts(key, rows)
         return rows.reshape(len(prompts.templates), len(prompts.classes), -1)
+
+    def _encode_texts(self, texts: list[str]) -> Tensor:
+        """Embeddings of texts, in the batches that encoders make themselves."""
+        parts = []
+        with self._bar(len(texts), "prompts", "text") as bar:
+            for start in range(0, len(texts), TEXT_BATCH):
+                batch = texts[start : start + TEXT_BATCH]
+                parts.append(self.encoder.encode_texts(batch).cpu())
+                bar.update(len(batch))
+        return torch.cat(parts)
 
     def pictures(self, data: ImageSet) -> dict[str, Tensor]:
         """Embeddings ``(n, d)`` of every domain, in float32 on the CPU.
@@ -144,13 +165,13 @@ class Embedder:
                 shard = torch.cat([z for z, _ in batches])
                 bad = {position for _, positions in batches for position in positions}
                 _check_unchanged(domain, parts[i], title)
-                if entry and not bad:  # otherwise a repaired image would not be read again
+                if self._storable and entry and not bad:  # otherwise a repaired image would not be read again
                     entry.write(i, shard)
                 encoded[i] = shard, bad
         return encoded
 
     def _batches(
-        self, domain: Domain, parts: list[range], bar: tqdm[Any], title: str
+        self, domain: Domain, parts: list[range], bar: Progress, title: str
     ) -> Iterator[tuple[Tensor, list[int]]]:
         """Embeddings batch by batch, with the positions of images that could not be read, whose rows are zero.
 
@@ -203,10 +224,8 @@ class Embedder:
             entries[name] = self.store.entry(image_key(encoder, domain), len(domain), description)
         return entries
 
-    def _bar(self, total: int, title: str) -> tqdm[Any]:
-        """A progress bar with images/s and time left; for tqdm, ``disable=None`` means: only on a terminal."""
-        hidden = None if self.progress and current().first else True
-        return tqdm(total=total, desc=title, unit="image", disable=hidden, leave=False)
+    def _bar(self, total: int, title: str, unit: str = "image") -> Progress:
+        return Progress(total, title, unit, self.progress and current().first)
 
 
 def _check_unchanged(domain: Domain, rows: range, title: str) -> None:

@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from clip_tca.core.checks import one_line
 from clip_tca.core.device import choose_device, choose_precision
 from clip_tca.core.files import sha256
 from clip_tca.core.hub_access import go_offline_if_unreachable
@@ -163,9 +164,8 @@ class OpenClipEncoder(Encoder):
                 options = {"require_pretrained": True, "weights_only": not self._trust_pickle}
                 model = open_clip.create_model(self._address, self._pretrained, **options)
         except Exception as error:
-            reason = " ".join(str(error).split())[:200]
             raise ValueError(
-                f"{file}: not weights of {self.name}, or damaged ({reason}); "
+                f"{file}: not weights of {self.name}, or damaged ({one_line(error)}); "
                 "a checkpoint is a state_dict in safetensors or a plain torch.save; a legacy pickle, which can run any "
                 "code, needs --trust-pickle"
             ) from error

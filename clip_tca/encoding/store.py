@@ -29,6 +29,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from clip_tca.core.cache_folder import default_root as default_root
 from clip_tca.core.checks import is_whole
 from clip_tca.core.files import PART, lock, sweep, write_tensors, write_text
 from clip_tca.datasets.image_set import Domain
@@ -66,17 +67,6 @@ def _encoder_key(encoder: Identity) -> dict[str, Any]:
 def digest(key: Any) -> str:
     """A short hash of anything that JSON can hold."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def default_root() -> Path:
-    """``CLIP_TCA_CACHE``, else ``clip-tca`` in the XDG cache folder."""
-    if chosen := os.environ.get("CLIP_TCA_CACHE"):
-        return Path(chosen).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(cache) if cache else Path.home() / ".cache") / "clip-tca"
-    except RuntimeError:
-        raise ValueError("no home folder for the store; set CLIP_TCA_CACHE to a folder, or use --no-cache") from None
 
 
 def shards(images: int) -> list[range]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from clip_tca.core.checks import one_line
 from clip_tca.encoding.torchscript import is_torchscript
 
 log = logging.getLogger("clip_tca")
@@ -54,8 +55,7 @@ def offline(
     name: str, error: Exception, cache: str = "HF_HOME", instead: str = "a local file with --pretrained FILE"
 ) -> str:
     """What to do when weights can't be downloaded; ``cache`` is the variable that names the library's cache."""
-    reason = " ".join(str(error).split())[:160]
     return (
-        f"the weights of {name} could not be downloaded ({reason}); give {instead}, "
+        f"the weights of {name} could not be downloaded ({one_line(error)}); give {instead}, "
         f"point {cache} at a cache that has them, or try --dataset demo, which needs no download"
     )

@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from clip_tca.classifier import LinearClassifier
+from clip_tca.core.processes import current
+from clip_tca.core.progress import Progress
 from clip_tca.encoding.decoding import loader
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.memory import PeakMemory
@@ -131,6 +132,15 @@ class BaseRuns:
         return self.embedded.data.classifier(self.device)
 
     def _batches(self, method: Method, domain: str, order: Tensor) -> Iterator[Tensor]:
+        title, shown = f"{method.name} {domain}", self.progress and current().first
+        with Progress(len(order), title, "image", shown) as progress:
+            for batch in self._loaded(method, domain, order):
+                progress.next = len(batch)
+                yield batch
+                progress.update(len(batch))
+
+    def _loaded(self, method: Method, domain: str, order: Tensor) -> Iterator[Tensor]:
+        """Batches of embeddings or of images, as the method sees them."""
         if method.sees == "embeddings":
             z = self.embedded.data.domains[domain][0][order].to(self.device)
             yield from self._classifier.prepared(z).split(self.batch)
@@ -140,10 +150,7 @@ class BaseRuns:
             raise ValueError(f"method: {method.name!r} works on images, and this data set has embeddings only")
         batches = [part.tolist() for part in order.split(self.batch)]
         prepare = partial(method.prepare, transform=encoder.transform)
-        hidden = None if self.progress else True
-        with tqdm(total=len(order), desc=f"{method.name} {domain}", unit="image", disable=hidden, leave=False) as bar:
-            for images, reasons in loader(pictures.domains[domain], prepare, batches, self.workers, self.device):
-                if reasons:
-                    raise ValueError(f"{domain}: images can no longer be read: {'; '.join(reasons.values())}")
-                yield images.to(self.device)
-                bar.update(len(images))
+        for images, reasons in loader(pictures.domains[domain], prepare, batches, self.workers, self.device):
+            if reasons:
+                raise ValueError(f"{domain}: images can no longer be read: {'; '.join(reasons.values())}")
+            yield images.to(self.device)

@@ -62,7 +62,6 @@ class Inputs(ImageSource):
         cache: Read and write the embedding store.
         workers: Processes that decode images; None is the number of cores, at most 8.
         encode_batch_size: Images encoded together.
-        progress: Show progress bars on stderr, if that is a terminal.
         seed: Of the synthetic set.
     """
 
@@ -77,7 +76,6 @@ class Inputs(ImageSource):
     cache: bool = True
     workers: int | None = None
     encode_batch_size: int = BATCH
-    progress: bool = False
     seed: int = 0
 
     def embed(self) -> Embedded:
@@ -139,7 +137,9 @@ class Inputs(ImageSource):
         names = class_names(data.classes, how, self.dataset if self.dataset in BENCHMARKS else None)
         prompts = load_prompts(self.prompts, names) if head is None else None
         began = time.perf_counter()
-        embedder = Embedder(encoder, store, self.skip_bad, self.workers, self.encode_batch_size, self.progress)
+        compare = self.device == "auto" and encoder.device.type == "mps"
+        options = self.skip_bad, self.workers, self.encode_batch_size, self.progress, compare
+        embedder = Embedder(encoder, store, *options)
         text = embedder.texts(prompts) if prompts is not None else None
         z = embedder.pictures(data)
         seconds = time.perf_counter() - began

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from clip_tca.adapters.base import class_log, silenced
 from clip_tca.adapters.diagnosis import diagnose
@@ -20,6 +19,7 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole, one_of
 from clip_tca.core.device import choose_device
 from clip_tca.core.processes import current
+from clip_tca.core.progress import Progress
 from clip_tca.core.provenance import commit, peak_memory, versions
 from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.cost import Cost, plain_cost
@@ -182,8 +182,7 @@ def _measure(
     """Every method on each domain and seed of ``tasks``."""
     batch, classes = runs.batch, runs.embedded.about["data"]["classes"]
     results = Results(costs={spec.name: Cost() for spec in specs})
-    hidden = None if runs.progress and current().first else True
-    with tqdm(total=len(specs) * len(tasks), desc="adapting", disable=hidden, leave=False) as bar:
+    with Progress(len(specs) * len(tasks), "adapting", "run", runs.progress and current().first) as bar:
         for domain, seed in tasks:
             embeddings, domain_labels = runs.embedded.data.domains[domain]
             images = len(domain_labels)

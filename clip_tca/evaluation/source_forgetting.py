@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
+from clip_tca.core.progress import tracked
 from clip_tca.datasets.registry import domain_named
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.method_spec import MethodSpec
@@ -41,9 +42,8 @@ def measure_forgetting(
     z, labels = (part[shuffled].to(device) for part in domains[reference])
     without = int((classifier.predict(z) == labels).sum())
     rows: list[ForgettingRow] = []
-    for domain, (embeddings, _) in domains.items():
-        if domain == reference:
-            continue
+    others = [(domain, pair) for domain, pair in domains.items() if domain != reference]
+    for domain, (embeddings, _) in tracked(others, len(others), "forgetting", "domain", runs.progress):
         seen = order(len(embeddings), "full", runs.batch, 0)
         for method in methods:
             if method.name == ZERO_SHOT:

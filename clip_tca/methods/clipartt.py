@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
+from clip_tca.core.progress import parts
 from clip_tca.methods.base import required_prompts
 from clip_tca.methods.tower import TowerMethod
 
@@ -53,7 +54,7 @@ class CLIPArTT(TowerMethod):
 
     def adapt(self, batch: Tensor) -> None:
         """``steps`` steps on the agreement of the batch with its prompts."""
-        for _ in range(self.steps):
+        for _ in parts(self.steps):
             self.descend(batch, self._loss, coupled=True)
 
     def _loss(self, z: Tensor) -> Tensor:

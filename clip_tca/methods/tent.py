@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from clip_tca.core.progress import parts
 from clip_tca.methods.tower import TowerMethod
 
 
@@ -37,7 +38,7 @@ class Tent(TowerMethod):
 
     def adapt(self, batch: Tensor) -> None:
         """``steps`` steps on the mean entropy."""
-        for _ in range(self.steps):
+        for _ in parts(self.steps):
             self.descend(batch, lambda z: entropy(self.logits(z)).mean(), coupled=False)
 
 

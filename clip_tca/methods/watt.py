@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
+from clip_tca.core.progress import parts
 from clip_tca.methods.base import required_prompts
 from clip_tca.methods.clipartt import agreement
 from clip_tca.methods.tower import TowerMethod
@@ -61,7 +62,7 @@ class WattS(TowerMethod):
     def adapt(self, batch: Tensor) -> None:
         """``repetitions`` times: the steps for each template, then the average."""
         self.optimizer = self.new_optimizer()
-        for repetition in range(self.repetitions):
+        for repetition in parts(self.repetitions):
             start = self.weights()
             total = [torch.zeros_like(weight) for weight in start]
             for text in self.texts:

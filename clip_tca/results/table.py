@@ -156,6 +156,8 @@ def _title(record: EvaluationRecord) -> list[str]:
     shuffles = f", mean ± std of {seeds} shuffles" if seeds > 1 else ""
     how = f"{record['setting']}, protocol {record['protocol']}{batches}{shuffles}"
     lines = [f"Accuracy (%) on {dataset_name(record)}: {how}."]
+    if mirror := record["data"]["origin"].get("mirror"):
+        lines.append(f"Data from {mirror} (clip-tca data get).")
     model, prompts = record["model"], record["prompts"]
     if model:
         lines.append(f"Model {model_line(model)}.")

@@ -46,7 +46,7 @@ class Alignment(Study):
             tca = LinearTCA(g, solver="gradient", steps=0).fit(z)
             centred, sigma, wanted = exact(z) - tca.mean_, tca.covariance_, tca.pseudo_source_covariance_
             points = []
-            for step in range(0, self.steps + 1, self.every):
+            for step in subject.tracked(range(0, self.steps + 1, self.every), name, "point"):
                 w = gradient(sigma, wanted, step, self.lr)
                 moved = w.T @ sigma @ w
                 points.append(

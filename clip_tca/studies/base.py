@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from torch import Tensor
-from tqdm import tqdm
 
 from clip_tca.classifier import LinearClassifier
+from clip_tca.core.progress import tracked
 from clip_tca.evaluation.inputs import Embedded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure
 else:
     Figure = Any  # matplotlib is optional, and loaded only to draw
+
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,12 @@ class Subject:
 
     def shifted_domains(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Name, embeddings as g takes them and labels of each domain but the reference, with a progress bar."""
-        hidden = None if self.progress else True
-        for name, (z, y) in tqdm(self.shifted.items(), desc="measuring", unit="domain", disable=hidden, leave=False):
+        for name, (z, y) in self.tracked(list(self.shifted.items()), "measuring", "domain"):
             yield name, self.prepared(z), self.on_device(y)
+
+    def tracked(self, items: Sequence[Item], title: str, unit: str) -> Iterator[Item]:
+        """The ``items``, with a progress bar if those are wanted."""
+        return tracked(items, len(items), title, unit, self.progress)
 
     def source(self) -> tuple[Tensor, Tensor]:
         """Embeddings as g takes them and labels of the reference domain, which stands for the source."""

@@ -58,7 +58,7 @@ class BatchSize(Study):
             for method in method_specs(self.methods, {"refresh": "auto"}):
                 once = predict(method, g, z, y, "transductive", len(z)).classes
                 rows = []
-                for size in self.sizes:
+                for size in subject.tracked(self.sizes, f"{method.name} {name}", "stream"):
                     streamed = predict(method, g, z, y, "online", size).classes
                     scores = {"accuracy": accuracy(streamed, y), "agreement": accuracy(streamed, once)}
                     rows.append({"batch": size, **scores})

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from tqdm import tqdm
 
 from clip_tca.adapters.statistics import coral_distance, covariance
 from clip_tca.core.checks import one_of
@@ -51,8 +50,7 @@ class Corruption(Study):
             )
         clean = {name: z for name, (z, _) in embedded.data.domains.items()}
         domains: dict[str, Any] = {name: {} for name in clean}
-        hidden = None if subject.progress else True
-        for kind in tqdm(self.kinds, desc="corrupting", unit="kind", disable=hidden, leave=False):
+        for kind in subject.tracked(self.kinds, "corrupting", "kind"):
             steps = [clean]
             for severity in SEVERITIES:
                 corrupted = embedded.pictures.corrupted(corrupting.Corruption(kind, severity))

@@ -52,7 +52,8 @@ class Efficiency(Study):
         """Time, memory and accuracy of every method; plain CLIP's time and memory if there are images."""
         device = subject.classifier.device
         bases = BaseRuns(subject.embedded, device, self.batch_size, None, subject.progress)
-        methods = {method.name: self._method(method, subject, bases) for method in method_specs(self.methods, {})}
+        specs = subject.tracked(method_specs(self.methods, {}), "measuring", "method")
+        methods = {method.name: self._method(method, subject, bases) for method in specs}
         plain = None if subject.embedded.pictures is None else self._plain(subject, bases)
         return {"device": device.type, "batch_size": self.batch_size, "plain_clip": plain, "methods": methods}
 

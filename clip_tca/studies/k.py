@@ -40,7 +40,7 @@ class K(Study):
         for name, z, y in subject.shifted_domains():
             rows = []
             k: Any
-            for k in ("auto", *self.values):
+            for k in subject.tracked(("auto", *self.values), name, "fit"):
                 tca = LinearTCA(subject.classifier, k=k, shares=self.shares).fit(z)
                 size = int(tca.pseudo_source_counts_.sum())
                 rows.append({"k": k, "pseudo_source": size, "accuracy": accuracy(tca.predict(z), y)})

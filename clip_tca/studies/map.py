@@ -81,7 +81,8 @@ class Map(Study):
             one_of("domain", name, tuple(domains))
         chosen = subject.shifted if self.domain is None else {name: domains[name] for name in self.domain}
         names = subject.embedded.about["data"]["classes"]
-        adapted = {name: adapt(subject, z, y, self.adapter) for name, (z, y) in chosen.items()}
+        shown = subject.tracked(list(chosen.items()), "adapting", "domain")
+        adapted = {name: adapt(subject, z, y, self.adapter) for name, (z, y) in shown}
         predicted = torch.cat([labels for domain in adapted.values() for labels in domain.predicted.values()])
         counts = torch.bincount(predicted, minlength=len(names))
         most = counts.argsort(descending=True, stable=True)[:MOST].sort().values
@@ -90,7 +91,10 @@ class Map(Study):
             "adapter": self.adapter,
             "classes": {str(label): names[label] for label in most.tolist()},
             "all_classes": len(names),
-            "domains": {name: self._placed(domain, subject.classifier, most) for name, domain in adapted.items()},
+            "domains": {
+                name: self._placed(domain, subject.classifier, most)
+                for name, domain in subject.tracked(list(adapted.items()), "placing", "domain")
+            },
         }
 
     def _placed(self, domain: Adapted, classifier: LinearClassifier, most: Tensor) -> dict[str, Any]:

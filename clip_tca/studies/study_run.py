@@ -22,6 +22,7 @@ from clip_tca.adapters.base import log as adapters_log
 from clip_tca.adapters.base import silenced
 from clip_tca.core.device import choose_device
 from clip_tca.core.files import atomic
+from clip_tca.core.progress import Progress
 from clip_tca.core.provenance import commit, versions
 from clip_tca.datasets.embedding_set import SOURCE
 from clip_tca.datasets.registry import domain_named
@@ -72,7 +73,8 @@ def run_study(
     elif dataset is not None or reference is not None:
         log.warning("%s makes its own data: %s is ignored", name, dataset or reference)
     began = time.perf_counter()
-    with silenced(adapters_log):  # studies use few embeddings on purpose
+    shown = Progress(None, f"study {name}", "step", bool(inputs.get("progress", False)))
+    with shown, silenced(adapters_log):  # studies use few embeddings on purpose
         results = study.measure(cast(Subject, subject))
     seconds = time.perf_counter() - began
     return {

@@ -51,7 +51,7 @@ class TestSize(Study):
             methods: dict[str, Any] = {}
             for method in method_specs(self.methods, {}):
                 rows = []
-                for size in (*sizes, len(z)):
+                for size in subject.tracked((*sizes, len(z)), f"{method.name} {name}", "size"):
                     accuracies = []
                     for part in parts if size < len(z) else parts[:1]:  # the whole domain has one sample only
                         adapter = method.adapter(g)

@@ -61,7 +61,10 @@ def quiet_home(monkeypatch, tmp_path):
 
 
 def run(hub: Hub, tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**hub.environment(tmp_path / "hf"), "CLIP_TCA_CACHE": str(tmp_path / "store"), **more}
+    mirrors = tmp_path / "mirrors.json"  # whatever fails here must not be loaded from the real ones
+    mirrors.write_text(json.dumps({key: ["http://127.0.0.1:9/archive.zip"] for key in BENCHMARKS}))
+    own = {"CLIP_TCA_CACHE": str(tmp_path / "store"), "CLIP_TCA_MIRRORS": str(mirrors)}
+    environment = {**hub.environment(tmp_path / "hf"), **own, **more}
     return subprocess.run(
         [sys.executable, "-m", "clip_tca", *arguments], env=environment, capture_output=True, text=True, check=False
     )
@@ -160,8 +163,13 @@ def test_offline_is_one_line_that_says_what_to_do(tmp_path, offline):
     with Hub() as hub:
         data = run(hub, tmp_path, "eval", "--dataset", "pacs", "--model", MODEL, **offline)
         assert (data.returncode, data.stdout) == (1, "")
-        assert len(data.stderr.strip().splitlines()) == 1
-        assert "--data-dir" in data.stderr
+        first, *listed = data.stderr.rstrip().splitlines()
+        assert "--data-dir" in first
+        assert all(line.startswith("  ") for line in listed), (
+            "one message; the mirrors that were tried are listed in it"
+        )
+        assert len(listed) == (0 if "HF_HUB_OFFLINE" in offline else 3)
+        assert "PACS/{art_painting, cartoon, photo, sketch}/{dog" in data.stderr
         (tmp_path / "own" / "cat").mkdir(parents=True)
         (tmp_path / "own" / "dog").mkdir()
         for name in ("cat", "dog"):

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from clip_tca.core.checks import LONGEST_REASON, one_line
+from clip_tca.encoding.weights import offline
+
+LONG = "We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cache. " * 9
+
+
+@pytest.mark.parametrize("shorten", [one_line, lambda reason: offline("ViT-B-16", ValueError(reason))])
+def test_the_reason_of_a_failure_is_never_cut_inside_a_word(shorten):
+    for start in range(60):
+        words = LONG[start:].split()
+        told = shorten(" ".join(words)).partition(" …")[0].rpartition("(")[2].split()
+        assert told == words[: len(told)]
+        assert LONGEST_REASON - 30 < len(" ".join(told)) <= LONGEST_REASON
+
+
+def test_a_short_reason_is_whole_and_a_single_long_word_stays():
+    assert one_line("no\n  route to   host") == "no route to host"
+    assert one_line(ValueError()) == "ValueError"
+    assert one_line("x" * 999 + " and more") == "x" * 999 + " …"
