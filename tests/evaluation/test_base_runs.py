@@ -113,13 +113,13 @@ def test_without_its_state_every_method_is_zero_shot_again(folder):
     ],
 )
 def test_forgetting_that_cannot_be_measured_is_refused_before_the_work(folder, methods, more, says, monkeypatch):
-    monkeypatch.setattr("clip_tca.evaluation.runner._measure", lambda *_: pytest.fail("worked first"))
+    monkeypatch.setattr("clip_tca.evaluation.runner.Measurement.of", lambda *_: pytest.fail("worked first"))
     with pytest.raises(ValueError, match=says):
         evaluate(folder, *methods, forgetting="Icon", **more)
 
 
 def test_a_profile_of_stored_embeddings_is_refused_before_the_work(monkeypatch):
-    monkeypatch.setattr("clip_tca.evaluation.runner._measure", lambda *_: pytest.fail("worked first"))
+    monkeypatch.setattr("clip_tca.evaluation.runner.Measurement.of", lambda *_: pytest.fail("worked first"))
     with pytest.raises(ValueError, match="profile: synthetic holds embeddings only"):
         clip_tca.evaluate("synthetic", profile=True)
 
