@@ -24,6 +24,7 @@ from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.evaluation.examples import KINDS, changed, kinds, spread
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.result_rows import confusion_matrix
+from clip_tca.report.calibration_panel import Bin, pooled
 from clip_tca.report.charts import limits
 from clip_tca.report.confusion_panel import confusions
 from clip_tca.report.markup import signed, tag
@@ -336,6 +337,34 @@ def test_the_largest_confusions_of_a_thousand_classes_take_seconds_not_minutes(r
     assert time.process_time() - began < 10  # 30 for each domain when lines were summed for every pair
     rows = re.findall(r'scope="row">(.*?)</th><td class="short">(.*?)</td><td class="number">([\d.]+)', shown)
     assert rows == [("class 3", "class 5", "50.0"), ("class 8", "class 1", "40.0"), ("class 8", "class 2", "10.0")]
+
+
+def test_a_reliability_diagram_pools_domains_and_runs_by_hand():
+    """One image with confidence 60 that is right, three with 64 of which none is: 63 and 25 together."""
+    one = {"count": [0, 1], "confidence": [None, 60.0], "accuracy": [None, 100.0]}
+    three = {"count": [0, 3], "confidence": [None, 64.0], "accuracy": [None, 0.0]}
+    assert pooled([one, three]) == [None, Bin(4, 63.0, 25.0)]
+
+
+def test_every_method_has_a_reliability_diagram_of_its_bins(record, document):
+    drawings = [found["aria-label"] for found in document.all("div", role="img")]
+    assert [text.split(": ")[0] for text in drawings] == [
+        f"Reliability diagram of {name}"
+        for name in ("zero-shot", "linear-tca", "conditional-tca", f"{ORACLE} (oracle)")
+    ]
+    rows = [row["calibration"] for row in record["rows"] if row["method"] == "zero-shot"]
+    images = sum(row["count"][14] for row in rows)
+    right = sum(row["count"][14] * row["accuracy"][14] for row in rows) / images
+    assert drawings[0].endswith(f", {right:.0f} % right ({images:,} images)")
+    assert len(document.all("rect", class_="bin")) == sum(text.count("right") for text in drawings)
+
+
+def test_a_record_without_measures_has_no_diagram_and_the_page_says_why(record):
+    old = copy.deepcopy(record)
+    for row in old["rows"]:
+        del row["metrics"], row["calibration"]
+    shown = Document(page(Sources([Run("old", old)]))).text()
+    assert "Calibration and other measures: the record is older than these measures" in shown
 
 
 # -- nothing from outside is markup ------------------------------------------------------------------------------------
