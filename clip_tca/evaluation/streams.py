@@ -175,16 +175,17 @@ def _few_classes(
 ) -> list[np.ndarray]:
     """Batches of a drawn number of classes, until no image is left: one image of each, the others at random."""
     left = {int(label): shuffled[truth[shuffled] == label] for label in np.unique(truth[shuffled])}
-    batches = []
+    batches, shown = [], np.zeros(len(truth), dtype=bool)
     while left:
         count = min(int(random.integers(*present, endpoint=True)), len(left), batch)
         chosen = random.choice(sorted(left), count, replace=False).tolist()
         others = random.permutation(np.concatenate([left[label][1:] for label in chosen]))
         taken = np.concatenate([[left[label][0] for label in chosen], others])[:batch]
         batches.append(random.permutation(taken))
+        shown[taken] = True
         for label in chosen:
             rest = left.pop(label)
-            if len(rest := rest[~np.isin(rest, taken)]):
+            if len(rest := rest[~shown[rest]]):
                 left[label] = rest
     return batches
 

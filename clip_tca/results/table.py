@@ -205,6 +205,8 @@ def note_lines(record: EvaluationRecord) -> list[str]:
         ]
     if seen := _seen(record):
         notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
+    if unknown := data.get("unknown_classes"):
+        notes.append(f"Without prompts, and in no number but the AUROC: {', '.join(unknown)}.")
     if differences := data["differences"]:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")

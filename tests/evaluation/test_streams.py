@@ -273,6 +273,7 @@ def test_the_record_says_what_was_drawn_and_can_be_read_again():
     assert title.endswith(
         "batch 128, 1–4 classes in each batch, long tail 3:1, domains mixed, 1 unknown class, mean ± std of 2 runs."
     )
+    assert f"in no number but the AUROC: {record['data']['unknown_classes'][0]}." in render(record)
     record["stream"] |= {"kind": "dirichlet", "gamma": 0.01, "classes_present": None}
     assert stream_words(record)[0] == "Dirichlet stream γ = 0.01"
     del record["stream"], record["data"]["unknown_classes"]
