@@ -15,15 +15,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Put the records that clip-tca eval --output FILE.json wrote into one table for each data set.",
     )
     command.add_argument("record", nargs="+", help="JSON file")
-    shared.add_output(command)
+    shared.add_metrics(shared.add_output(command))
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Read, compare, print."""
+    from clip_tca.results.metric_table import metric_comparison
     from clip_tca.results.record import read_all
     from clip_tca.results.rendering import as_json, render_tables
-    from clip_tca.results.table import comparison
 
     shared.check_output(options.output)
     records = read_all(options.record)
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     def text(output_format: str) -> str:
         if output_format == "json":
             return as_json({"records": list(records.values())})
-        return render_tables(comparison(records), output_format)
+        return render_tables(metric_comparison(records, options.metric or "accuracy"), output_format)
 
     shared.deliver(options, text)
     return 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.results.metrics import METRICS, check_metrics
 from clip_tca.results.schema import FORMATS
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
@@ -180,11 +181,32 @@ def read_shares(path: Path) -> list[float] | dict[str, float]:
         ) from None
 
 
-def add_output(command: argparse.ArgumentParser) -> None:
+def add_output(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Format and file of the result."""
     group = command.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, help="default: table; with --output, by the file's suffix")
     group.add_argument("--output", "-o", metavar="FILE", help="also write to this file; whole or not at all")
+    return group
+
+
+def add_metrics(group: argparse._ArgumentGroup) -> None:
+    """Which measures the table shows."""
+    group.add_argument(
+        "--metric",
+        action="extend",
+        type=metrics,
+        metavar="NAME",
+        help="columns of the table; one measure is shown by domain, several as averages; repeatable, or between "
+        f"commas: {', '.join(METRICS)} (default: accuracy)",
+    )
+
+
+def metrics(text: str) -> list[str]:
+    """Names of measures between commas."""
+    try:
+        return check_metrics(text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("metric: ")) from None
 
 
 def inputs(options: argparse.Namespace) -> dict[str, Any]:

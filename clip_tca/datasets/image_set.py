@@ -56,6 +56,15 @@ class Domain:
             picture=Subset(self.picture, tuple(keep)),
         )
 
+    @classmethod
+    def chained(cls, domains: Sequence[Domain]) -> Domain:
+        """The images of several domains of a data set, one domain after the other."""
+        names, marks, labels = (
+            [value for domain in domains for value in getattr(domain, part)] for part in ("names", "marks", "labels")
+        )
+        pictures = tuple((domain.picture, len(domain)) for domain in domains)
+        return cls(names, marks, labels, Chain(pictures), domains[0].corruption)
+
 
 @dataclass(frozen=True)
 class Subset:
@@ -67,6 +76,21 @@ class Subset:
     def __call__(self, index: int) -> Picture:
         """Image ``index`` of the subset."""
         return self.picture(self.indices[index])
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The images of several callables, each with its number of images, one after the other."""
+
+    pictures: tuple[tuple[Callable[[int], Picture], int], ...]
+
+    def __call__(self, index: int) -> Picture:
+        """Image ``index`` of all."""
+        for picture, images in self.pictures:
+            if index < images:
+                return picture(index)
+            index -= images
+        raise IndexError(index)
 
 
 @dataclass

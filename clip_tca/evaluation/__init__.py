@@ -1,1 +1,1 @@
-"""An evaluation run: inputs, settings and protocols, methods with options, runs of base methods, cost, the runner."""
+"""An evaluation run: inputs, streams, settings and protocols, methods, base-method runs, measures, cost, the runner."""

@@ -61,7 +61,7 @@ class Plain(Method):
 class BaseRuns:
     """Runs base methods on the data of an evaluation.
 
-    ``batch`` images are shown to a method at a time; ``episodic`` runs reset it before each batch.
+    ``batch`` images are shown to a method at a time, unless a run has sizes; ``episodic`` runs reset it before each.
     """
 
     embedded: Embedded
@@ -71,8 +71,10 @@ class BaseRuns:
     progress: bool
     episodic: bool = False
 
-    def run(self, name: str, options: dict[str, Any], domain: str, order: Tensor) -> BaseOutput:
-        """Run a new method on the images ``order`` of a domain, batch after batch."""
+    def run(
+        self, name: str, options: dict[str, Any], domain: str, order: Tensor, sizes: list[int] | None = None
+    ) -> BaseOutput:
+        """Run a new method on the images ``order`` of a domain, batch after batch, of these ``sizes``."""
         method = self.make(name, options)
 
         def step(batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +84,7 @@ class BaseRuns:
 
         with PeakMemory(self.device) as memory:
             began = time.perf_counter()
-            z, logits = self._outputs(method, step, domain, order)
+            z, logits = self._outputs(method, step, domain, order, sizes)
             seconds = time.perf_counter() - began
         method.reset()
         return BaseOutput(z, logits, seconds, memory.peak, method.sees == "images")
@@ -98,10 +100,15 @@ class BaseRuns:
         return outputs
 
     def _outputs(
-        self, method: Method, step: Callable[[Tensor], tuple[Tensor, Tensor]], domain: str, order: Tensor
+        self,
+        method: Method,
+        step: Callable[[Tensor], tuple[Tensor, Tensor]],
+        domain: str,
+        order: Tensor,
+        sizes: list[int] | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Embeddings and logits of ``step`` on each batch."""
-        batches = [step(batch) for batch in self._batches(method, domain, order)]
+        batches = [step(batch) for batch in self._batches(method, domain, order, sizes)]
         z, logits = (torch.cat(part) for part in zip(*batches, strict=True))
         return z, logits
 
@@ -131,24 +138,24 @@ class BaseRuns:
     def _classifier(self) -> LinearClassifier:
         return self.embedded.data.classifier(self.device)
 
-    def _batches(self, method: Method, domain: str, order: Tensor) -> Iterator[Tensor]:
+    def _batches(self, method: Method, domain: str, order: Tensor, sizes: list[int] | None = None) -> Iterator[Tensor]:
         title, shown = f"{method.name} {domain}", self.progress and current().first
         with Progress(len(order), title, "image", shown) as progress:
-            for batch in self._loaded(method, domain, order):
+            for batch in self._loaded(method, domain, order, sizes):
                 progress.next = len(batch)
                 yield batch
                 progress.update(len(batch))
 
-    def _loaded(self, method: Method, domain: str, order: Tensor) -> Iterator[Tensor]:
+    def _loaded(self, method: Method, domain: str, order: Tensor, sizes: list[int] | None) -> Iterator[Tensor]:
         """Batches of embeddings or of images, as the method sees them."""
         if method.sees == "embeddings":
             z = self.embedded.data.domains[domain][0][order].to(self.device)
-            yield from self._classifier.prepared(z).split(self.batch)
+            yield from self._classifier.prepared(z).split(sizes or self.batch)
             return
         pictures, encoder = self.embedded.pictures, self.embedded.encoder
         if pictures is None or encoder is None:
             raise ValueError(f"method: {method.name!r} works on images, and this data set has embeddings only")
-        batches = [part.tolist() for part in order.split(self.batch)]
+        batches = [part.tolist() for part in order.split(sizes or self.batch)]
         prepare = partial(method.prepare, transform=encoder.transform)
         for images, reasons in loader(pictures.domains[domain], prepare, batches, self.workers, self.device):
             if reasons:

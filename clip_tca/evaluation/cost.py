@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
-from clip_tca.evaluation.protocols import Clock, order
-from clip_tca.results.schema import PLAIN_CLIP, Protocol
+from clip_tca.evaluation.protocols import Clock
+from clip_tca.evaluation.streams import Draw
+from clip_tca.results.schema import PLAIN_CLIP
 
 
 @dataclass
@@ -43,10 +44,10 @@ class Cost:
         )
 
 
-def plain_cost(runs: BaseRuns, protocol: Protocol) -> Cost:
-    """The cost of the model without adaptation, on the same images in the same batches."""
+def plain_cost(runs: BaseRuns, draws: dict[str, Draw]) -> Cost:
+    """The cost of the model without adaptation, on the images drawn of each domain, in the same batches."""
     total = Cost()
-    for domain, (_, labels) in runs.embedded.data.domains.items():
-        seen = order(len(labels), protocol, runs.batch, 0)
-        total += Cost.of(Clock(), runs.run(PLAIN_CLIP, {}, domain, seen), len(seen))
+    for domain, draw in draws.items():
+        output = runs.run(PLAIN_CLIP, {}, domain, draw.seen, draw.sizes)
+        total += Cost.of(Clock(), output, len(draw.seen))
     return total

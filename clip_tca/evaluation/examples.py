@@ -13,15 +13,15 @@ import io
 import logging
 from typing import get_args
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
 from clip_tca.datasets.image_set import Domain
 from clip_tca.evaluation.inputs import Embedded
-from clip_tca.evaluation.protocols import order
 from clip_tca.methods.registry import ZERO_SHOT
-from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind, Examples, Protocol, Thumbnail
+from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind, Examples, Thumbnail
 
 log = logging.getLogger(__name__)
 
@@ -32,16 +32,12 @@ SIDE = 96
 
 
 def changed(
-    predictions: dict[tuple[str, str, int], Tensor],
-    classifier: LinearClassifier,
-    embedded: Embedded,
-    how: tuple[Protocol, int],
-    limit: int,
+    predictions: dict[tuple[str, str, int], Tensor], classifier: LinearClassifier, embedded: Embedded, limit: int
 ) -> Examples:
     """The record's ``examples``: counts and up to ``limit`` images of each kind, by method and domain, of seed 0.
 
-    ``predictions`` holds classes ``(n,)`` by method, domain and seed, in the order that protocol and batch size
-    (``how``) decide. ``classifier`` is zero-shot.
+    ``predictions`` holds classes ``(n,)`` by method, domain and seed, in the order of the data set, −1 for images that
+    were not seen. ``classifier`` is zero-shot.
     """
     groups: list[ExampleGroup] = []
     classes = embedded.about["data"]["classes"]
@@ -50,8 +46,8 @@ def changed(
             continue
         z, labels = embedded.data.domains[domain]
         before = classifier.predict(z.to(classifier.device)).cpu()
-        now = before.clone()
-        now[order(len(labels), *how, seed)] = after  # an image that was not seen has not changed
+        counted = (after >= 0) & (labels < classifier.n_classes)
+        now = torch.where(counted, after, before)  # what was not seen, or is of no known class, has not changed
         pictures = embedded.pictures.domains[domain] if embedded.pictures else None
         indices = {kind: mask.nonzero()[:, 0].tolist() for kind, mask in kinds(labels, before, now).items()}
         images: dict[ExampleKind, list[ExampleImage]] = {

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -60,11 +61,16 @@ class Clock:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Classes ``(n,)`` in the order in which images are seen, and the adapter if it was fitted to all at once."""
+    """Logits ``(n, classes)`` in the order in which images are seen; the adapter if it was fitted to all at once."""
 
-    classes: Tensor
+    logits: Tensor
     clock: Clock
     adapter: Adapter | None = None
+
+    @cached_property
+    def classes(self) -> Tensor:
+        """The predicted classes ``(n,)``."""
+        return self.logits.argmax(dim=1)
 
 
 def for_setting(method: MethodSpec, setting: Setting, batch: int) -> MethodSpec:
@@ -80,47 +86,48 @@ def predict(
     z: Tensor,
     labels: Tensor,
     setting: Setting,
-    batch: int,
+    batch: int | list[int],
     logits: Tensor | None = None,
 ) -> Prediction:
     """Predict embeddings in the order in which they are seen.
 
-    ``labels`` go to a method only if it is an oracle and says so. ``logits`` ``(n, classes)`` are those of the base
-    method that gave ``z``, if there is one: TCA on top takes certainty from them and corrects them.
+    ``labels`` go to a method only if it is an oracle and says so. ``batch`` is the size of the batches, or their sizes.
+    ``logits`` ``(n, classes)`` are those of the base method that gave ``z``, if there is one: TCA on top takes
+    certainty from them and corrects them.
     """
     clock = Clock()
     adapter = method.adapter(classifier)
     if adapter is None:
-        classes = predicted_classes(classifier, z, logits)
+        unadapted = class_scores(classifier, z, logits)
         clock.predicted()
-        return Prediction(classes, clock)
-    parts = [slice(0, len(z))] if setting == "transductive" else [slice(i, i + batch) for i in range(0, len(z), batch)]
+        return Prediction(unadapted, clock)
+    sizes = [len(z)] if setting == "transductive" else [len(part) for part in z.split(batch)]
+    base_logits = [None] * len(sizes) if logits is None else logits.split(sizes)
     predictions = []
-    for part in parts:
+    for rows, true, scores in zip(z.split(sizes), labels.split(sizes), base_logits, strict=True):
         if setting == "episodic":
             adapter = method.adapter(classifier) or adapter
-        base_logits = None if logits is None else logits[part]
-        if setting == "online" or len(z[part]) == 1:
-            adapter.partial_fit(z[part], logits=base_logits)
+        if setting == "online" or len(rows) == 1:
+            adapter.partial_fit(rows, logits=scores)
         else:
-            adapter.fit(z[part], labels[part] if adapter.uses_labels else None, logits=base_logits)
+            adapter.fit(rows, true if adapter.uses_labels else None, logits=scores)
         clock.adapted()
-        predictions.append(predicted_classes(classifier, z[part], base_logits, adapter))
+        predictions.append(class_scores(classifier, rows, scores, adapter))
         clock.predicted()
     return Prediction(torch.cat(predictions), clock, adapter if setting == "transductive" else None)
 
 
-def predicted_classes(
+def class_scores(
     classifier: LinearClassifier, z: Tensor, logits: Tensor | None, adapter: Adapter | None = None
 ) -> Tensor:
-    """Classes of embeddings: of the adapter, of the base method that gave ``z`` and ``logits``, or of the classifier.
+    """Logits of embeddings: of the adapter, of the base method that gave ``z`` and ``logits``, or of the classifier.
 
     With both, the logits are corrected by as much as the classifier's scores change when the adapter moves the
     embeddings. (Where the logits are the classifier's scores, as for TENT or WATT, that is the adapter's prediction.)
     """
     if adapter is None:
-        return classifier.predict(z) if logits is None else logits.argmax(dim=1)
+        return classifier.logits(classifier.prepared(z)) if logits is None else logits
     adapted = adapter.logits(z)
     if logits is not None:
         adapted = logits + adapted - classifier.logits(classifier.prepared(z))
-    return adapted.argmax(dim=1)
+    return adapted

@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from itertools import product
 from typing import Any, cast
 
-import torch
-from torch import Tensor
-
 from clip_tca.adapters.base import class_log, silenced
-from clip_tca.adapters.diagnosis import diagnose
-from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole, one_of
 from clip_tca.core.device import choose_device
 from clip_tca.core.processes import current
-from clip_tca.core.progress import Progress
 from clip_tca.core.provenance import commit, peak_memory, versions
-from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
-from clip_tca.evaluation.cost import Cost, plain_cost
+from clip_tca.evaluation.base_runs import BaseRuns
+from clip_tca.evaluation.cost import plain_cost
 from clip_tca.evaluation.examples import changed
 from clip_tca.evaluation.inputs import Inputs
+from clip_tca.evaluation.measurement import Measurement, Results
 from clip_tca.evaluation.method_spec import MethodSpec, method_specs
-from clip_tca.evaluation.protocols import divisor, for_setting, order, predict, predicted_classes
+from clip_tca.evaluation.mixture import mixed, places
+from clip_tca.evaluation.protocols import for_setting
 from clip_tca.evaluation.source_forgetting import check_forgetting, measure_forgetting
+from clip_tca.evaluation.streams import Draw, Stream
+from clip_tca.evaluation.unknown_classes import hide
 from clip_tca.methods.base import UnsuitableModelError
 from clip_tca.methods.registry import DEFAULT_METHODS, EVERY
 from clip_tca.results.schema import (
@@ -39,7 +38,6 @@ from clip_tca.results.schema import (
     MethodCost,
     OnRequest,
     Protocol,
-    ResultRow,
     Setting,
 )
 
@@ -55,6 +53,11 @@ def evaluate(
     protocol: Protocol = "full",
     batch_size: int = 128,
     seeds: int = 1,
+    stream: str = "iid",
+    classes_present: int | str | None = None,
+    long_tail: float | None = None,
+    mix_domains: bool = False,
+    unknown_classes: int | str | Sequence[str] | None = None,
     profile: bool = False,
     forgetting: str | None = None,
     examples: int = 0,
@@ -73,7 +76,13 @@ def evaluate(
         setting: ``transductive``, ``online`` or ``episodic`` (see :mod:`clip_tca.evaluation.protocols`).
         protocol: ``full``, ``watt`` or ``kept``.
         batch_size: Images in a batch, in the settings and protocols that have batches.
-        seeds: Number of shuffles.
+        seeds: Number of runs, each with its own shuffle or draw.
+        stream: ``iid``, ``sorted`` or ``dirichlet:GAMMA``, in the settings that have batches (this and the next three:
+            :mod:`clip_tca.evaluation.streams`).
+        classes_present: Classes of each batch (of the whole domain in the transductive setting): K, or ``"A-B"``.
+        long_tail: How many times more images the most frequent class has than the rarest.
+        mix_domains: One stream over all domains; rows are still by domain.
+        unknown_classes: Classes to hide from the prompts, by name (in one string, between commas) or that many.
         profile: Also measure the time and memory of plain CLIP on the same batches, as a reference for each method.
         forgetting: Also measure accuracy on this source-like domain after adapting to each of the others.
         examples: Also list up to this many images of each kind whose prediction changed, for each method and domain
@@ -88,11 +97,12 @@ def evaluate(
     one_of("protocol", protocol, tuple(PROTOCOLS))
     check_whole("batch_size", batch_size)
     specs = [for_setting(spec, setting, batch_size) for spec in method_specs(methods, options or {})]
-    oracle = next((spec.name for spec in specs if spec.uses_labels), None)
-    if setting != "transductive" and oracle is not None:
+    drawing = Stream.of(stream, classes_present, long_tail, mix_domains)
+    drawing.check(setting, protocol)
+    _check_oracles(specs, setting, unknown_classes is not None)
+    if forgetting is not None and not (drawing.is_plain and unknown_classes is None):
         raise ValueError(
-            f"method: {oracle} counts the true labels of the whole test set (an oracle), so it can't run {setting}; "
-            "use --setting transductive, or leave it out"
+            "forgetting: is measured on whole domains; leave out the options of streams and unknown classes"
         )
     check_whole("seeds", seeds)
     check_whole("examples", examples, 0)
@@ -100,29 +110,41 @@ def evaluate(
         inputs.setdefault("class_names", "raw")
     source = Inputs(dataset, **inputs)
     embedded = source.embed()
+    drawing.check_classes(len(embedded.about["data"]["classes"]))
+    embedded = embedded if unknown_classes is None else hide(embedded, unknown_classes)
     if forgetting is not None:
         forgetting = check_forgetting(specs, list(embedded.data.domains), forgetting)
     if profile and embedded.pictures is None:
         raise ValueError(f"profile: {dataset} holds embeddings only, and plain CLIP is timed on images; leave it out")
     about, device = embedded.about, choose_device(source.device)
     classifier = embedded.data.classifier(device)
-    runs = BaseRuns(embedded, device, batch_size, source.workers, source.progress, setting == "episodic")
+    shown = mixed(embedded) if mix_domains else embedded
+    runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, setting == "episodic")
     specs = _suitable(specs, runs, methods) if EVERY in methods else specs
     processes = current()
-    tasks = [(domain, seed) for domain in embedded.data.domains for seed in range(seeds)]
+    tasks = list(product(shown.data.domains, range(seeds)))
     share = tasks[processes.rank :: processes.size]
+
+    def draw(domain: str, seed: int) -> Draw:
+        return drawing.draw(shown.data.domains[domain][1], seed, setting, protocol, batch_size)
+
+    measurement = Measurement(
+        specs, classifier, runs, setting, protocol, draw, places(embedded) if mix_domains else None
+    )
     with silenced(class_log):
-        measured = processes.together(lambda: _measure(specs, classifier, runs, setting, protocol, share))
-    results = _merged(processes.gather(measured), tasks)
+        measured = processes.together(lambda: measurement.of(share))
+    results = Results.merged(processes.gather(measured), list(product(embedded.data.domains, range(seeds))))
     if not processes.first:
         return cast("EvaluationRecord", {})
     on_request: OnRequest = {}
     if examples:
-        on_request["examples"] = changed(results.predictions, classifier, embedded, (protocol, batch_size), examples)
+        on_request["examples"] = changed(results.predictions, classifier, embedded, examples)
     if forgetting is not None:
         with silenced(class_log):
             on_request["forgetting"] = measure_forgetting(specs, classifier, runs, forgetting)
-    costs = {PLAIN_CLIP: plain_cost(runs, protocol), **results.costs} if profile else results.costs
+    costs = results.costs
+    if profile:
+        costs = {PLAIN_CLIP: plain_cost(runs, {domain: draw(domain, 0) for domain in shown.data.domains}), **costs}
     return {
         "schema_version": SCHEMA_VERSION,
         "dataset": about["dataset"],
@@ -130,6 +152,7 @@ def evaluate(
         "setting": setting,
         "batch_size": batch_size,
         "seeds": list(range(seeds)),
+        "stream": drawing.record(),
         "data": about["data"],
         "model": about["model"],
         "prompts": about["prompts"],
@@ -146,13 +169,20 @@ def evaluate(
     }
 
 
-@dataclass
-class Results:
-    """What was measured: rows of the record, predicted classes ``(n,)`` by method, domain and seed, and costs."""
-
-    rows: list[ResultRow] = field(default_factory=list)
-    predictions: dict[tuple[str, str, int], Tensor] = field(default_factory=dict)
-    costs: dict[str, Cost] = field(default_factory=dict)
+def _check_oracles(specs: list[MethodSpec], setting: Setting, has_unknown: bool) -> None:
+    """Raise ValueError if an oracle can't run."""
+    oracle = next((spec.name for spec in specs if spec.uses_labels), None)
+    if oracle is None:
+        return
+    if setting != "transductive":
+        raise ValueError(
+            f"method: {oracle} counts the true labels of the whole test set (an oracle), so it can't run {setting}; "
+            "use --setting transductive, or leave it out"
+        )
+    if has_unknown:
+        raise ValueError(
+            f"method: {oracle} counts true labels (an oracle), and unknown classes have none; leave it out"
+        )
 
 
 def _suitable(specs: list[MethodSpec], runs: BaseRuns, named: Sequence[str]) -> list[MethodSpec]:
@@ -169,82 +199,3 @@ def _suitable(specs: list[MethodSpec], runs: BaseRuns, named: Sequence[str]) -> 
             if current().first:
                 log.warning("%s is left out: %s", spec.name, error)
     return suitable
-
-
-def _measure(
-    specs: list[MethodSpec],
-    classifier: LinearClassifier,
-    runs: BaseRuns,
-    setting: Setting,
-    protocol: Protocol,
-    tasks: list[tuple[str, int]],
-) -> Results:
-    """Every method on each domain and seed of ``tasks``."""
-    batch, classes = runs.batch, runs.embedded.about["data"]["classes"]
-    results = Results(costs={spec.name: Cost() for spec in specs})
-    with Progress(len(specs) * len(tasks), "adapting", "run", runs.progress and current().first) as bar:
-        for domain, seed in tasks:
-            embeddings, domain_labels = runs.embedded.data.domains[domain]
-            images = len(domain_labels)
-            seen = order(images, protocol, batch, seed)
-            if not len(seen):
-                raise ValueError(
-                    f"{domain}: {images} images make no batch of {batch}, so protocol {protocol!r} keeps none; "
-                    "use a smaller --batch-size, or --protocol full"
-                )
-            z, labels = embeddings[seen].to(classifier.device), domain_labels[seen].to(classifier.device)
-            outputs: dict[str, BaseOutput] = {}
-            for spec in specs:
-                base = None
-                if spec.base is not None:  # NAME and NAME+tca share one run
-                    if spec.base not in outputs:
-                        outputs[spec.base] = runs.run(spec.base, spec.base_options, domain, seen)
-                    base = outputs[spec.base]
-                method_z, logits = (z, None) if base is None else (base.z, base.logits)
-                prediction = predict(spec, classifier, method_z, labels, setting, batch, logits)
-                predicted = prediction.classes.cpu()
-                divided_by = divisor(images, len(seen), protocol)
-                row = _row(spec, domain, seed, predicted, labels.cpu(), classes, divided_by)
-                if prediction.adapter is not None:
-                    before = predicted_classes(classifier, method_z, logits)
-                    row["diagnosis"] = diagnose(prediction.adapter, before, prediction.classes)
-                results.rows.append(row)
-                results.predictions[spec.name, domain, seed] = predicted
-                results.costs[spec.name] += Cost.of(prediction.clock, base, len(seen))
-                bar.update()
-    return results
-
-
-def _merged(parts: list[Results], tasks: list[tuple[str, int]]) -> Results:
-    """The results of all processes, rows in the order of ``tasks``."""
-    merged = Results()
-    for part in parts:
-        merged.rows += part.rows
-        merged.predictions |= part.predictions
-        for name, cost in part.costs.items():
-            merged.costs[name] = merged.costs.get(name, Cost()) + cost
-    merged.rows.sort(key=lambda row: tasks.index((row["domain"], row["seed"])))
-    return merged
-
-
-def _row(
-    spec: MethodSpec, domain: str, seed: int, predicted: Tensor, labels: Tensor, classes: list[str], divided_by: int
-) -> ResultRow:
-    pairs = torch.bincount(labels * len(classes) + predicted, minlength=len(classes) ** 2)
-    confusion = pairs.view(len(classes), len(classes))
-    correct, images = confusion.diagonal().tolist(), confusion.sum(dim=1).tolist()
-    return {
-        "method": spec.name,
-        "domain": domain,
-        "seed": seed,
-        "uses_labels": spec.uses_labels,
-        "correct": sum(correct),
-        "images": len(labels),
-        "divisor": divided_by,
-        "accuracy": 100 * sum(correct) / divided_by,
-        "per_class": {
-            name: {"correct": c, "images": n, "accuracy": 100 * c / n if n else None}
-            for name, c, n in zip(classes, correct, images, strict=True)
-        },
-        "confusion": confusion.tolist(),
-    }

@@ -15,7 +15,7 @@ from clip_tca.core.progress import tracked
 from clip_tca.datasets.registry import domain_named
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.method_spec import MethodSpec
-from clip_tca.evaluation.protocols import order, predicted_classes
+from clip_tca.evaluation.protocols import class_scores, order
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.schema import ForgettingRow
 
@@ -55,7 +55,8 @@ def measure_forgetting(
             (adapted_z, logits), reference_output = outputs
             if adapter is not None:
                 adapter.fit(adapted_z, logits=logits)
-            correct = int((predicted_classes(classifier, *reference_output, adapter) == labels).sum())
+            predicted = class_scores(classifier, *reference_output, adapter).argmax(dim=1)
+            correct = int((predicted == labels).sum())
             rows.append(
                 {
                     "method": method.name,

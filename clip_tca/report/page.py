@@ -6,6 +6,7 @@ import gzip
 import hashlib
 
 from clip_tca.report.accuracy_panel import accuracy, domain_gains, headline
+from clip_tca.report.calibration_panel import calibration
 from clip_tca.report.classes_panel import class_changes
 from clip_tca.report.confusion_panel import confusions
 from clip_tca.report.cost_panel import costs
@@ -19,7 +20,7 @@ from clip_tca.report.sources import Sources
 from clip_tca.report.studies_panel import study
 from clip_tca.results.table import comparison
 
-SECTIONS = (accuracy, domain_gains, class_changes, confusions, changes, costs, setup)
+SECTIONS = (accuracy, domain_gains, class_changes, confusions, calibration, changes, costs, setup)
 
 LARGE = 1_000_000
 """Bytes of a record that the page contains at most."""

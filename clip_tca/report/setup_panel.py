@@ -9,6 +9,7 @@ from clip_tca.report.html_tables import single
 from clip_tca.report.markup import Content, Safe, count, join, tag
 from clip_tca.report.run import Run, Section
 from clip_tca.results.schema import PROTOCOLS, MethodInfo, Setting
+from clip_tca.results.stream_words import stream_words
 from clip_tca.results.table import has_batches, head_line, model_line
 
 MEANING: dict[Setting, str] = {
@@ -26,6 +27,7 @@ def facts(run: Run) -> Safe:
     size = f"{count(images, 'image', 'images')}, {count(domains, 'domain', 'domains')}, {classes} classes"
     seeds = len(record["seeds"])
     shuffles = "one shuffle" if seeds == 1 else f"{seeds} shuffles, mean ± standard deviation"
+    order = [*([f"batch {record['batch_size']}"] if has_batches(record) else []), *stream_words(record), shuffles]
     templates = prompts["templates"] if prompts else []
     template = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
     without = head_line(model) or "stored with the embeddings"
@@ -36,7 +38,7 @@ def facts(run: Run) -> Safe:
             "Prompts": f"{prompts['name']}: {template}" if prompts else without,
             "Setting": f"{record['setting']}: {MEANING[record['setting']]}",
             "Protocol": f"{record['protocol']}: accuracy divided by {PROTOCOLS[record['protocol']]}",
-            "Order": f"batch {record['batch_size']}, {shuffles}" if has_batches(record) else shuffles,
+            "Order": ", ".join(order),
         },
         "facts",
     )
@@ -55,6 +57,7 @@ def setup(run: Run) -> Section:
             {
                 "Origin": _named(data["origin"]),
                 "Classes": ", ".join(run.classes),
+                "Unknown classes": ", ".join(data.get("unknown_classes", [])),
                 "Differs from the published counts": "; ".join(data["differences"]),
                 "Found and not used": ", ".join(data.get("ignored", [])),
                 "Could not be read, in no count": data["left_out"] or None,

@@ -18,6 +18,7 @@ from clip_tca.results import reliability
 from clip_tca.results.gains import DomainResult, MethodResult, gains
 from clip_tca.results.rendering import as_text, printable, visible
 from clip_tca.results.schema import EvaluationRecord
+from clip_tca.results.stream_words import stream_words
 from clip_tca.results.table import Table
 
 WIDTH = 100
@@ -100,7 +101,8 @@ def explain_record(record: EvaluationRecord) -> list[str]:
     labels = "True labels were used for scoring only."
     if oracles:
         labels = f"ORACLE: {', '.join(oracles)} counted true labels to adapt; all others used them for scoring only."
-    lines = [f"{record['dataset']}: {record['setting']}, protocol {record['protocol']}{shuffles}.", labels, ""]
+    how = ", ".join([record["setting"], f"protocol {record['protocol']}", *stream_words(record)])
+    lines = [f"{record['dataset']}: {how}{shuffles}.", labels, ""]
     for domain in domains:
         lines += [*as_text(printable(_block(domain, names))).splitlines(), ""]
     return [visible(line) for line in (*lines, *_overall(domains, record))]

@@ -100,8 +100,7 @@ def _result(name: str, rows: list[ResultRow], methods: dict[str, list[ResultRow]
 def _gain(rows: list[ResultRow], others: list[ResultRow], reference: str, counted: bool) -> Gain:
     """The gain of ``rows`` over ``others``; ``counted``: diagnoses count the changes against this reference."""
     pairs = list(zip(rows, others, strict=True))
-    images = [row["correct"] - other["correct"] for row, other in pairs]
-    divisor = rows[0]["divisor"]
+    points = [100 * (row["correct"] - other["correct"]) / row["divisor"] for row, other in pairs]
     changed = [
         share * row["images"]
         for row in rows
@@ -109,14 +108,14 @@ def _gain(rows: list[ResultRow], others: list[ResultRow], reference: str, counte
     ]
     counted = counted and len(changed) == len(rows)
     differing = fmean(changed) if counted else fmean(most_differing(*pair) for pair in pairs)
-    gained, half = fmean(images), half_width(differing)
+    gained, half = fmean(points), 100 * half_width(differing) / fmean(row["divisor"] for row in rows)
     return Gain(
         reference,
-        100 * gained / divisor,
-        [100 * (gained - half) / divisor, 100 * (gained + half) / divisor],
+        gained,
+        [gained - half, gained + half],
         "gain" if gained > half else "loss" if gained < -half else "chance" if differing else "same",
         counted,
-        [100 * difference / divisor for difference in images],
+        points,
         {name: fmean(changes) for name in rows[0]["per_class"] if (changes := _class_gains(name, pairs))},
     )
 

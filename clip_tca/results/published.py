@@ -14,6 +14,7 @@ from typing import Any
 
 from clip_tca.core.resources import resource
 from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
+from clip_tca.results.stream_words import stream_words
 
 FILES = ("clip_vit_b16", "clip_vit_b32", "resnet18", "resnet50", "vit_b16")
 
@@ -49,6 +50,8 @@ def why_not(record: EvaluationRecord) -> str | None:
         return f"{title}: this is a file of embeddings, and whether it holds all images is not known"
     if corrupt := record["data"]["origin"].get("corrupt"):
         return f"{title}: they are for the images as they are, and these are corrupted by {corrupt}"
+    if words := stream_words(record):
+        return f"{title}: they are for whole domains, shuffled, and this run has {', '.join(words)}"
     files = [content for content in map(published, FILES) if dataset in content["datasets"]]
     known = {domain for content in files for domain in content["datasets"][dataset]["domains"]}
     if unknown := [domain for domain in record["data"]["domains"] if domain not in known]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.methods.registry import ZERO_SHOT
-from clip_tca.results.schema import SCHEMA_VERSION, EvaluationRecord, ResultRow
+from clip_tca.results.schema import SCHEMA_VERSION, CalibrationBins, EvaluationRecord, ResultRow
 from clip_tca.results.validation import validate
 
 
@@ -111,6 +111,16 @@ def _check_row(row: ResultRow, classes: list[str]) -> None:
         raise ValueError(f"confusion: not a matrix of {len(classes)} × {len(classes)}")
     if "diagnosis" in row:
         _check_diagnosis(row["diagnosis"], len(classes))
+    if "calibration" in row:
+        _check_calibration(row["calibration"])
+
+
+def _check_calibration(bins: CalibrationBins) -> None:
+    if len(set(map(len, bins.values()))) != 1 or not sum(bins["count"]):  # type: ignore[arg-type]
+        raise ValueError("calibration: its lists are not of one length, or count no image")
+    for images, values in zip(bins["count"], zip(bins["confidence"], bins["accuracy"], strict=True), strict=True):
+        if any((value is None) != (not images) or not 0 <= (value or 0.0) <= 100 + 1e-6 for value in values):
+            raise ValueError(f"calibration: {values} of {images} images")
 
 
 def _check_diagnosis(diagnosis: Diagnosis, classes: int) -> None:

@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clip_tca.results.metric_table import metric_table
 from clip_tca.results.schema import FORMATS, EvaluationRecord
 from clip_tca.results.side_tables import side_tables
-from clip_tca.results.table import Table, accuracy_table, headline
+from clip_tca.results.table import Table, headline
 
 
 def as_text(table: Table) -> str:
@@ -105,12 +106,17 @@ def as_json(content: Mapping[str, Any]) -> str:
     return re.sub(r"\[\n[\s\d.,eE+-]*\]", lambda match: "[" + " ".join(match[0][1:-1].split()) + "]", text) + "\n"
 
 
-def render(records: EvaluationRecord | Sequence[EvaluationRecord], format: str = "table") -> str:  # noqa: A002
+def render(
+    records: EvaluationRecord | Sequence[EvaluationRecord],
+    format: str = "table",  # noqa: A002
+    metrics: Sequence[str] = (),
+) -> str:
     """What :func:`clip_tca.evaluate` returns as text: accuracy of each method and domain, with the published numbers.
 
     Args:
         records: One record, or several: in JSON they become a list, elsewhere one table follows the other.
         format: ``table`` (plain text), ``json``, ``csv``, ``markdown`` or ``latex``.
+        metrics: Measures to show in place of accuracy, as in :data:`clip_tca.results.metrics.METRICS`; JSON has all.
     """
     if format not in FORMATS:
         raise ValueError(f"format: {format!r}; allowed are {', '.join(FORMATS)}")
@@ -119,8 +125,8 @@ def render(records: EvaluationRecord | Sequence[EvaluationRecord], format: str =
         return as_json(listed[0] if len(listed) == 1 else {"records": listed})
     tables = []
     for record in listed:
-        table = accuracy_table(record)
-        if format == "table" and (lead := headline(record)):
+        table = metric_table(record, metrics or "accuracy")
+        if format == "table" and not metrics and (lead := headline(record)):
             table.title = [*lead, "", *table.title]
         tables += [table, *side_tables(record)]
     return render_tables(tables, format)

@@ -24,6 +24,9 @@ Protocol = Literal["full", "watt", "kept"]
 PROTOCOLS: dict[Protocol, str] = {"full": "all images", "watt": "all images, last batch unseen", "kept": "images seen"}
 """Protocols, and what each divides the number of correct predictions by."""
 
+StreamKind = Literal["iid", "sorted", "dirichlet"]
+STREAMS: tuple[StreamKind, ...] = get_args(StreamKind)
+
 FORMATS = ("table", "json", "csv", "markdown", "latex")
 """Output formats of records (:mod:`clip_tca.results.rendering`)."""
 
@@ -42,17 +45,18 @@ class DataInfo(TypedDict):
     """The data set: classes in the order of the labels, domains, and how it differs from the published counts.
 
     ``origin`` has a ``kind`` and what else identifies it (path, hub id, revision, seed …). ``ignored`` are files
-    and folders that were not used, ``left_out`` counts images that could not be read.
+    and folders that were not used, ``left_out`` counts images that could not be read. Of ``unknown_classes``
+    (``--unknown-classes``) there are images and no prompts; they are not among the ``classes``.
     """
 
     name: NotRequired[str]
     origin: dict[str, Any]
     classes: list[str]
+    unknown_classes: NotRequired[list[str]]
     domains: dict[str, DomainInfo]
     differences: list[str]
     ignored: NotRequired[list[str]]
     left_out: int
-    unknown_classes: NotRequired[list[str]]
 
 
 class ModelInfo(TypedDict):
@@ -125,11 +129,20 @@ class ClassScore(TypedDict):
     accuracy: float | None
 
 
+class CalibrationBins(TypedDict):
+    """Confidences in 15 bins of equal width: images, mean confidence and accuracy (%) of each, None where empty."""
+
+    count: list[int]
+    confidence: list[float | None]
+    accuracy: list[float | None]
+
+
 class ResultRow(TypedDict):
     """One method on one domain with one seed: counts and accuracy (%), in all and by class.
 
     ``divisor`` is what the protocol divides by. Rows of ``confusion`` are true classes, columns predicted ones (not in
-    the oldest records). A transductive adapter has a ``diagnosis``.
+    the oldest records). A transductive adapter has a ``diagnosis``. ``metrics`` are the other measures of
+    :mod:`clip_tca.evaluation.measures`, of the images seen. Everything but ``unknown_auroc`` is of known classes.
     """
 
     method: str
@@ -144,6 +157,7 @@ class ResultRow(TypedDict):
     confusion: NotRequired[list[list[int]]]
     diagnosis: NotRequired[Diagnosis]
     metrics: NotRequired[dict[str, float | None]]
+    calibration: NotRequired[CalibrationBins]
 
 
 class Thumbnail(TypedDict, total=False):
@@ -213,12 +227,24 @@ class RunCost(EncodingCost):
     peak_memory_bytes: dict[str, int | None]
 
 
+class StreamInfo(TypedDict):
+    """How images were drawn, see :mod:`clip_tca.evaluation.streams`.
+
+    ``classes_present`` are the fewest and the most: of each batch online and episodic, of the whole set transductive.
+    """
+
+    kind: StreamKind
+    gamma: float | None
+    classes_present: list[int] | None
+    long_tail: float | None
+    mix_domains: bool
+
+
 class OnRequest(TypedDict, total=False):
-    """What is only there if requested (``--examples``, ``--forgetting``, another stream than shuffled images)."""
+    """What is measured only if requested (``--examples``, ``--forgetting``)."""
 
     examples: Examples
     forgetting: list[ForgettingRow]
-    stream: dict[str, Any]
 
 
 class EvaluationRecord(OnRequest):
@@ -230,6 +256,7 @@ class EvaluationRecord(OnRequest):
     setting: Setting
     batch_size: int
     seeds: list[int]
+    stream: NotRequired[StreamInfo]
     data: DataInfo
     model: ModelInfo | None
     prompts: PromptInfo | None

@@ -8,6 +8,11 @@ from statistics import fmean, pstdev
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.published import published_rows, published_source, why_not
 from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
+from clip_tca.results.stream_words import stream_words
+from clip_tca.results.values import averages, worst_tenth
+
+TENTH = 10
+"""From this number of runs on, the mean of the worst tenth of them is shown."""
 
 HEADLINE = ("conditional-tca", "linear-tca")
 """The methods that the first line speaks of."""
@@ -40,9 +45,11 @@ def summary(record: EvaluationRecord) -> dict[str, dict[str, tuple[float, float]
 def accuracy_table(record: EvaluationRecord) -> Table:
     """Measured rows, then the published ones."""
     domains = list(record["data"]["domains"])
-    sections = [("measured", _measured(record, domains)), *_reported(record, domains)]
-    head = _head([f"{domain} (seen)" if domain == _seen(record) else domain for domain in domains])
-    return Table(_title(record), head, sections, _notes(record))
+    tenth = len(record["seeds"]) >= TENTH
+    sections = [("measured", _measured(record, domains, tenth)), *_reported(record, domains, tenth)]
+    names = [f"{domain} (seen)" if domain == _seen(record) else domain for domain in domains]
+    head = _head(names, tenth)
+    return Table(title_lines(record), head, sections, note_lines(record))
 
 
 def headline(record: EvaluationRecord) -> list[str]:
@@ -68,20 +75,26 @@ def headline(record: EvaluationRecord) -> list[str]:
 
 def comparison(records: dict[str, EvaluationRecord]) -> list[Table]:
     """One table for each data set, with the measured rows of all records and one set of published ones."""
+    tables = []
+    for group in same_data(records):
+        domains = list(dict.fromkeys(domain for record in group.values() for domain in record["data"]["domains"]))
+        tenth = any(len(record["seeds"]) >= TENTH for record in group.values())
+        title, notes, sections = [], [], []
+        for label, record in group.items():
+            title += [f"{label}: {line}" for line in title_lines(record)]
+            notes += [f"{label}: {line}" for line in note_lines(record)]
+            sections.append((label, _measured(record, domains, tenth)))
+        sections += next(filter(None, (_reported(record, domains, tenth) for record in group.values())), [])
+        tables.append(Table(title, _head(domains, tenth), sections, notes))
+    return tables
+
+
+def same_data(records: dict[str, EvaluationRecord]) -> list[dict[str, EvaluationRecord]]:
+    """Labelled records in groups of one data set."""
     by_dataset: dict[str, dict[str, EvaluationRecord]] = {}
     for label, record in records.items():
         by_dataset.setdefault(dataset_name(record), {})[label] = record
-    tables = []
-    for group in by_dataset.values():
-        domains = list(dict.fromkeys(domain for record in group.values() for domain in record["data"]["domains"]))
-        title, notes, sections = [], [], []
-        for label, record in group.items():
-            title += [f"{label}: {line}" for line in _title(record)]
-            notes += [f"{label}: {line}" for line in _notes(record)]
-            sections.append((label, _measured(record, domains)))
-        sections += next(filter(None, (_reported(record, domains) for record in group.values())), [])
-        tables.append(Table(title, _head(domains), sections, notes))
-    return tables
+    return list(by_dataset.values())
 
 
 def has_batches(record: EvaluationRecord) -> bool:
@@ -108,8 +121,8 @@ def head_line(model: ModelInfo | None) -> str | None:
     return f"the model's own head, {model['head']} classes" if model and "head" in model else None
 
 
-def _head(domains: list[str]) -> list[str]:
-    return ["method", *domains, "average", "gain", "divided by"]
+def _head(domains: list[str], tenth: bool) -> list[str]:
+    return ["method", *domains, "average", *(["worst tenth"] if tenth else []), "gain", "divided by"]
 
 
 def _seen(record: EvaluationRecord) -> str | None:
@@ -118,44 +131,53 @@ def _seen(record: EvaluationRecord) -> str | None:
     return domain if domain in record["data"]["domains"] else None
 
 
-def _reported(record: EvaluationRecord, domains: list[str]) -> list[tuple[str, list[list[str]]]]:
+def _reported(record: EvaluationRecord, domains: list[str], tenth: bool) -> list[tuple[str, list[list[str]]]]:
     """The published rows that can stand beside the record, as a section; no section where none can."""
     lines = []
     for row in published_rows(record, domains):
-        cells = [_cell(row.accuracy[d], row.std.get(d)) if d in row.accuracy else "" for d in domains]
-        lines.append([row.method, *cells, _cell(row.average), "", row.divisor])
+        cells = [cell(row.accuracy[d], row.std.get(d)) if d in row.accuracy else "" for d in domains]
+        lines.append([row.method, *cells, cell(row.average), *([""] if tenth else []), "", row.divisor])
     return [(f"reported ({published_source(record)})", lines)] if lines else []
 
 
-def _measured(record: EvaluationRecord, domains: list[str]) -> list[list[str]]:
-    oracles = {method["name"] for method in record["methods"] if method["uses_labels"]}
+def _measured(record: EvaluationRecord, domains: list[str], tenth: bool) -> list[list[str]]:
     several = len(record["seeds"]) > 1
     methods = summary(record)
     zero_shot = _average(methods[ZERO_SHOT]) if ZERO_SHOT in methods else None
     lines = []
     for method, values in methods.items():
-        name = f"{method} (oracle: uses true labels)" if method in oracles else method
-        cells = [_cell(*(values[d] if several else values[d][:1])) if d in values else "" for d in domains]
+        cells = [cell(*(values[d] if several else values[d][:1])) if d in values else "" for d in domains]
         average = _average(values)
         gain = "" if zero_shot is None else f"{average - zero_shot:+.2f}"
-        lines.append([name, *cells, _cell(average), gain, PROTOCOLS[record["protocol"]]])
+        worst = [cell(worst_tenth(averages(record, method, "accuracy")))] if len(record["seeds"]) >= TENTH else [""]
+        divided_by = PROTOCOLS[record["protocol"]]
+        lines.append([method_label(record, method), *cells, cell(average), *(worst if tenth else []), gain, divided_by])
     return lines
+
+
+def method_label(record: EvaluationRecord, name: str) -> str:
+    """A method's name, marked if it is an oracle."""
+    oracle = any(method["name"] == name and method["uses_labels"] for method in record["methods"])
+    return f"{name} (oracle: uses true labels)" if oracle else name
 
 
 def _average(values: dict[str, tuple[float, float]]) -> float:
     return fmean(mean for mean, _ in values.values())
 
 
-def _cell(value: float, std: float | None = None) -> str:
+def cell(value: float, std: float | None = None) -> str:
+    """A number, with its standard deviation if there is one."""
     return f"{value:.2f}" if std is None else f"{value:.2f} ± {std:.2f}"
 
 
-def _title(record: EvaluationRecord) -> list[str]:
+def title_lines(record: EvaluationRecord, what: str = "Accuracy (%)") -> list[str]:
+    """What was measured on which data with which model and prompts."""
     batches = f", batch {record['batch_size']}" if has_batches(record) else ""
     seeds = len(record["seeds"])
-    shuffles = f", mean ± std of {seeds} shuffles" if seeds > 1 else ""
-    how = f"{record['setting']}, protocol {record['protocol']}{batches}{shuffles}"
-    lines = [f"Accuracy (%) on {dataset_name(record)}: {how}."]
+    drawn = stream_words(record)
+    shuffles = f", mean ± std of {seeds} {'runs' if drawn else 'shuffles'}" if seeds > 1 else ""
+    how = f"{record['setting']}, protocol {record['protocol']}{batches}{''.join(f', {words}' for words in drawn)}"
+    lines = [f"{what} on {dataset_name(record)}: {how}{shuffles}."]
     if mirror := record["data"]["origin"].get("mirror"):
         lines.append(f"Data from {mirror} (clip-tca data get).")
     model, prompts = record["model"], record["prompts"]
@@ -170,7 +192,8 @@ def _title(record: EvaluationRecord) -> list[str]:
     return lines
 
 
-def _notes(record: EvaluationRecord) -> list[str]:
+def note_lines(record: EvaluationRecord) -> list[str]:
+    """What a reader of the numbers must know, below the table."""
     notes = []
     data = record["data"]
     is_made_up, is_demo = data["origin"].get("kind") == "synthetic", record["dataset"] == "demo"
@@ -186,6 +209,8 @@ def _notes(record: EvaluationRecord) -> list[str]:
         notes.append(f"{ZERO_SHOT}: the model's own head, unadapted.")
     if seen := _seen(record):
         notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
+    if unknown := data.get("unknown_classes"):
+        notes.append(f"Without prompts, and in no number but the AUROC: {', '.join(unknown)}.")
     if differences := data["differences"]:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import clip_tca
-from clip_tca.evaluation.base_runs import BaseRuns
+from clip_tca.evaluation.base_runs import BaseRuns, Plain
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.memory import PeakMemory
 from clip_tca.evaluation.method_spec import method_specs
+from clip_tca.evaluation.mixture import MIXED, mixed
 from clip_tca.results.rendering import render
 from tests.demo_files import write_demo
 from tests.tiny_clip import MODEL
@@ -74,6 +75,28 @@ def test_pictures_come_in_the_order_asked_for(folder):
     torch.testing.assert_close(plain.z, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_pictures_of_mixed_domains_come_in_batches_of_the_sizes_asked_for(folder, monkeypatch):
+    embedded = mixed(Inputs("folder", data_dir=folder, model=MODEL, cache=False, workers=0, device="cpu").embed())
+    runs = BaseRuns(embedded, torch.device("cpu"), 7, 0, progress=False)
+    order, shown = torch.randperm(72, generator=torch.Generator().manual_seed(1))[:20], []
+    original = Plain.__call__
+    monkeypatch.setattr(Plain, "__call__", lambda self, batch: shown.append(len(batch)) or original(self, batch))
+    plain = runs.run("plain CLIP", {}, MIXED, order, [3, 9, 8])
+    expected = torch.nn.functional.normalize(embedded.data.domains[MIXED][0][order], dim=1)
+    torch.testing.assert_close(plain.z, expected, rtol=1e-4, atol=1e-5)
+    assert shown == [3, 9, 8]
+
+
+def test_a_method_on_images_can_run_with_mixed_domains_and_unknown_classes(folder):
+    record = evaluate(
+        folder, "zero-shot", "tent", "tent+tca", options={"steps": 1}, mix_domains=True, unknown_classes=1, profile=True
+    )
+    assert [row["images"] for row in record["rows"]] == [24] * 6
+    assert all(0 <= row["metrics"]["unknown_auroc"] <= 100 for row in record["rows"])
+    assert record["cost"]["methods"]["plain CLIP"]["images"] == 72
+    assert len(record["prompts"]["classes"]) == len(record["data"]["classes"]) == 2
+
+
 @pytest.mark.parametrize("name", ["t3a", "tda", "adanpc", "plc"])
 def test_methods_on_embeddings_need_no_pictures(name):
     record = clip_tca.evaluate("synthetic", methods=["zero-shot", name, f"{name}+tca"])
@@ -113,13 +136,13 @@ def test_without_its_state_every_method_is_zero_shot_again(folder):
     ],
 )
 def test_forgetting_that_cannot_be_measured_is_refused_before_the_work(folder, methods, more, says, monkeypatch):
-    monkeypatch.setattr("clip_tca.evaluation.runner._measure", lambda *_: pytest.fail("worked first"))
+    monkeypatch.setattr("clip_tca.evaluation.runner.Measurement.of", lambda *_: pytest.fail("worked first"))
     with pytest.raises(ValueError, match=says):
         evaluate(folder, *methods, forgetting="Icon", **more)
 
 
 def test_a_profile_of_stored_embeddings_is_refused_before_the_work(monkeypatch):
-    monkeypatch.setattr("clip_tca.evaluation.runner._measure", lambda *_: pytest.fail("worked first"))
+    monkeypatch.setattr("clip_tca.evaluation.runner.Measurement.of", lambda *_: pytest.fail("worked first"))
     with pytest.raises(ValueError, match="profile: synthetic holds embeddings only"):
         clip_tca.evaluate("synthetic", profile=True)
 

@@ -25,8 +25,8 @@ from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.evaluation.examples import KINDS, changed, kinds, spread
 from clip_tca.evaluation.inputs import Embedded
-from clip_tca.evaluation.method_spec import MethodSpec
-from clip_tca.evaluation.runner import _row
+from clip_tca.evaluation.result_rows import confusion_matrix
+from clip_tca.report.calibration_panel import Bin, pooled
 from clip_tca.report.charts import limits
 from clip_tca.report.confusion_panel import confusions
 from clip_tca.report.document import policy
@@ -105,8 +105,8 @@ def test_confusion_counts_every_image_and_its_diagonal_is_what_was_right(record)
 
 def test_rows_of_a_confusion_matrix_are_true_classes_by_hand():
     """Two images of class 0: one is called 2. One of class 2: it is called 1."""
-    row = _row(MethodSpec("zero-shot"), "d", 0, torch.tensor([0, 2, 1]), torch.tensor([0, 0, 2]), ["a", "b", "c"], 3)
-    assert row["confusion"] == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    found = confusion_matrix(torch.tensor([0, 2, 1]), torch.tensor([0, 0, 2]), 3)
+    assert found.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
 def test_kinds_by_hand():
@@ -151,16 +151,15 @@ def png(image: Image.Image) -> bytes:
 
 
 def test_examples_have_names_labels_and_small_pictures_in_the_data_set_s_order():
-    """Four images, zero-shot says class 0 for all; the method says 1 for those that it saw at places 1 and 3."""
+    """Four images, zero-shot says class 0 for all; the method says 1 for those at places 1 and 3."""
     z, truth = torch.eye(2)[[0, 0, 0, 0]], torch.tensor([0, 0, 1, 1])
     pictures = [png(Image.new("RGB", (300, 150), colour)) for colour in ("red", "green", "blue", "white")]
     domain = Domain([f"{i}.png" for i in range(4)], [""] * 4, truth.tolist(), lambda i: pictures[i] if i != 3 else None)
     embedded = Embedded(EmbeddingSet(torch.eye(2), 10.0, {"d": (z, truth)}), {"data": {"classes": ["cat", "dog"]}})
     embedded.pictures = ImageSet("own", ["cat", "dog"], {"d": domain}, {})
-    seen = torch.randperm(4, generator=torch.Generator().manual_seed(0))
-    predicted = torch.tensor([0, 1, 0, 1])[seen]
+    predicted = torch.tensor([0, 1, 0, 1])
     g = ZeroShotClassifier(torch.eye(2), 10.0)
-    (group,) = changed({("m", "d", 0): predicted, ("m", "d", 1): predicted}, g, embedded, ("full", 2), 3)["groups"]
+    (group,) = changed({("m", "d", 0): predicted, ("m", "d", 1): predicted}, g, embedded, 3)["groups"]
     assert group["counts"] == {"fixed": 1, "broken": 1, "still_wrong": 0}
     assert {k: v for k, v in group["broken"][0].items() if k != "thumbnail"} == {
         "position": 1,
@@ -381,6 +380,34 @@ def test_a_large_record_is_saved_compressed_and_only_named_if_that_is_large(reco
     assert hashlib.sha256(dense).hexdigest() in shown
     assert "but for those that are too large" in shown
     assert len(html) < 1_000_000
+
+
+def test_a_reliability_diagram_pools_domains_and_runs_by_hand():
+    """One image with confidence 60 that is right, three with 64 of which none is: 63 and 25 together."""
+    one = {"count": [0, 1], "confidence": [None, 60.0], "accuracy": [None, 100.0]}
+    three = {"count": [0, 3], "confidence": [None, 64.0], "accuracy": [None, 0.0]}
+    assert pooled([one, three]) == [None, Bin(4, 63.0, 25.0)]
+
+
+def test_every_method_has_a_reliability_diagram_of_its_bins(record, document):
+    drawings = [found["aria-label"] for found in document.all("div", role="img")]
+    assert [text.split(": ")[0] for text in drawings] == [
+        f"Reliability diagram of {name}"
+        for name in ("zero-shot", "linear-tca", "conditional-tca", f"{ORACLE} (oracle)")
+    ]
+    rows = [row["calibration"] for row in record["rows"] if row["method"] == "zero-shot"]
+    images = sum(row["count"][14] for row in rows)
+    right = sum(row["count"][14] * row["accuracy"][14] for row in rows) / images
+    assert drawings[0].endswith(f", {right:.0f} % right ({images:,} images)")
+    assert len(document.all("rect", class_="bin")) == sum(text.count("right") for text in drawings)
+
+
+def test_a_record_without_measures_has_no_diagram_and_the_page_says_why(record):
+    old = copy.deepcopy(record)
+    for row in old["rows"]:
+        del row["metrics"], row["calibration"]
+    shown = Document(page(Sources([Run("old", old)]))).text()
+    assert "Calibration and other measures: the record is older than these measures" in shown
 
 
 # -- nothing from outside is markup ------------------------------------------------------------------------------------

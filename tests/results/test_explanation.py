@@ -119,6 +119,15 @@ def test_gains_by_hand():
     assert by_method["zero-shot"] is None
 
 
+def test_runs_that_drew_different_numbers_of_images_each_have_their_own_divisor():
+    """Five of ten and five of twenty before; two more are right each time: 20 points and 10 points."""
+    rows = [row("zero-shot", (5, 0), images=(5, 5 + 10 * s), seed=s) for s in (0, 1)]
+    rows += [row("linear-tca", (5, 2), images=(5, 5 + 10 * s), seed=s) for s in (0, 1)]
+    gain = gains({"rows": rows})[0].methods[1].gain
+    assert gain.gains == [20.0, 10.0]
+    assert gain.gain == 15.0
+
+
 def test_no_difference_is_rarely_called_one():
     """Two methods that are right equally often, on the same images: beyond chance in at most one of twenty runs."""
     generator = torch.Generator().manual_seed(0)

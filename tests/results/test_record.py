@@ -124,6 +124,8 @@ def test_a_missing_field_is_named_wherever_it_is(whole, tmp_path):
         (("rows", 0, "confusion", 2, 1), 10**400, "rows[0].confusion[2][1] is 1"),
         (("rows", 1, "diagnosis", "spread"), float("inf"), "rows[1].diagnosis.spread is inf, not a finite number"),
         (("rows", 1, "diagnosis", "chosen"), None, "rows[1].diagnosis.chosen is None, not a list"),
+        (("stream", "kind"), "zipf", "stream.kind is 'zipf', not one of iid, sorted, dirichlet"),
+        (("rows", 0, "metrics", "ece"), "3", "rows[0].metrics.ece is '3', not a finite number"),
         (("data", "domains", "clean", "images"), "9", "data.domains.clean.images is '9', not a whole number"),
         (("cost", "methods", "zero-shot"), 3, "cost.methods.zero-shot is 3, not an object"),
         (("versions",), {"torch": 2}, "versions.torch is 2, not a string"),
@@ -148,8 +150,9 @@ def test_records_from_before_confusion_and_diagnoses_still_load(record, tmp_path
     for name in ("examples", "forgetting"):
         del record[name]
     del record["data"]["ignored"]
+    del record["stream"]
     for row in record["rows"]:
-        del row["confusion"]
+        del row["confusion"], row["metrics"], row["calibration"]
         row.pop("diagnosis", None)
     (tmp_path / "old.json").write_text(json.dumps(record))
     assert len(read(tmp_path / "old.json")) == 1
@@ -226,6 +229,8 @@ def edit(path: str, value: Any):
         (edit("rows.1.diagnosis.dim", 0), "rows[1]: diagnosis: of no embeddings"),
         (edit("rows.1.diagnosis.classes", 3), "rows[1]: diagnosis: not of 6 classes"),
         (edit("rows.1.diagnosis.predicted", [1]), "rows[1]: diagnosis: not of 6 classes"),
+        (edit("rows.0.calibration.count", [1]), "rows[0]: calibration: its lists are not of one length"),
+        (edit("rows.0.calibration.accuracy.14", 101), "rows[0]: calibration: ("),
         (edit("rows.1.diagnosis.changed", -0.5), "rows[1]: diagnosis: -0.5 of the predictions change"),
         (
             lambda r: r["rows"][1]["diagnosis"].pop("uncertainty_mean"),

@@ -29,7 +29,9 @@ def test_the_notebook_runs_and_every_style_gains(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     copy = Path(shutil.copy(NOTEBOOK, tmp_path))
     notebook = nbformat.read(copy, as_version=4)
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     printed = "".join(part.get("text", "") for cell in notebook.cells for part in cell.get("outputs", []))
     rows = re.findall(r"^(clipart|icon|sketch) +([\d.]+) +([\d.]+) +([\d.]+)$", printed, flags=re.MULTILINE)
     assert [name for name, *_ in rows] == ["clipart", "icon", "sketch"]

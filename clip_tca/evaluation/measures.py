@@ -1,0 +1,110 @@
+"""Measures beside accuracy, from logits and true labels of the images seen.
+
+The confidence of a prediction is its probability, the largest of p = softmax(logits). Shares are in percent, as
+accuracy is; the negative log-likelihood is in nats.
+
+``macro_accuracy``: mean of the accuracies of the classes that have images; ``worst_class``: the lowest of them.
+``macro_f1``: mean of F1 = 2tp / (2tp + fp + fn) over the classes that are true or predicted at least once.
+``nll``: mean of −log p(true class); None if a method gives a true class no probability at all.
+``ece``: expected calibration error Σ n_b/n · |accuracy_b − confidence_b| over 15 bins of equal width, bin b for
+confidences in ((b−1)/15, b/15] (Guo et al., ICML 2017).
+``adaptive_ece``: the same over 15 bins of an equal number of images, by confidence (Nguyen & O'Connor, EMNLP 2015).
+``unknown_auroc``: how often an image of a known class has a higher confidence than one of an unknown class, ties
+counting half. All other measures are of the images of known classes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clip_tca.core.tensors import CHUNK, exact
+from clip_tca.results.schema import CalibrationBins
+
+BINS = 15
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the measures need of each image: predicted class, confidence, and log p of the true class (0 if unknown)."""
+
+    predicted: Tensor
+    confidence: Tensor
+    log_likelihood: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, labels: Tensor) -> Scores:
+        """From logits ``(n, classes)`` and labels ``(n,)``, in pieces; the result is on the CPU."""
+        confidences, likelihoods = [], []
+        for part, true in zip(logits.split(CHUNK), labels.to(logits.device).split(CHUNK), strict=True):
+            log_p = exact(part).log_softmax(dim=1)
+            known = true < logits.shape[1]
+            picked = log_p.gather(1, torch.where(known, true, 0)[:, None])[:, 0]
+            confidences.append(log_p.max(dim=1).values.exp().nan_to_num(0.0))
+            likelihoods.append(torch.where(known, picked, 0.0))
+        return cls(logits.argmax(dim=1).cpu(), torch.cat(confidences).cpu(), torch.cat(likelihoods).cpu())
+
+    def __getitem__(self, chosen: Tensor) -> Scores:
+        return Scores(self.predicted[chosen], self.confidence[chosen], self.log_likelihood[chosen])
+
+
+def measure(confusion: Tensor, scores: Scores, labels: Tensor) -> dict[str, float | None]:
+    """The measures of known classes, from the confusion matrix ``(c, c)`` and the scores of their images."""
+    right, true, called = confusion.diagonal().double(), confusion.sum(dim=1), confusion.sum(dim=0)
+    accuracies = (right / true)[true > 0]
+    f1 = (2 * right / (true + called))[true + called > 0]
+    correct = (scores.predicted == labels).double()
+    nll = -float(scores.log_likelihood.mean())
+    return {
+        "macro_accuracy": 100 * float(accuracies.mean()),
+        "macro_f1": 100 * float(f1.mean()),
+        "worst_class": 100 * float(accuracies.min()),
+        "nll": nll if math.isfinite(nll) else None,
+        "ece": calibration_error(scores.confidence, correct, equal_width(scores.confidence)),
+        "adaptive_ece": calibration_error(scores.confidence, correct, equal_count(scores.confidence)),
+    }
+
+
+def equal_width(confidence: Tensor) -> Tensor:
+    """The bin ``(n,)`` of each confidence: bin b holds those in (b/15, (b+1)/15]."""
+    return ((confidence * BINS).ceil() - 1).clamp(0, BINS - 1).long()
+
+
+def equal_count(confidence: Tensor) -> Tensor:
+    """The bin ``(n,)`` of each confidence, by rank: bins differ by at most one image."""
+    bins = torch.empty(len(confidence), dtype=torch.long)
+    bins[confidence.argsort(stable=True)] = torch.arange(len(confidence)) * BINS // len(confidence)
+    return bins
+
+
+def calibration_error(confidence: Tensor, correct: Tensor, bins: Tensor) -> float:
+    """Σ n_b/n · |accuracy_b − confidence_b|, in percent."""
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, correct.double() - confidence.double())
+    return 100 * float(gaps.abs().sum()) / len(confidence)
+
+
+def calibration_bins(scores: Scores, labels: Tensor) -> CalibrationBins:
+    """What a reliability diagram draws: images, mean confidence (%) and accuracy (%) of each bin of equal width."""
+    bins = equal_width(scores.confidence)
+    count = torch.bincount(bins, minlength=BINS)
+    sums = [
+        torch.zeros(BINS, dtype=torch.float64).index_add_(0, bins, values.double())
+        for values in (scores.confidence, scores.predicted == labels)
+    ]
+    confidence, accuracy = (
+        [100 * total / n if n else None for total, n in zip(part.tolist(), count.tolist(), strict=True)]
+        for part in sums
+    )
+    return {"count": count.tolist(), "confidence": confidence, "accuracy": accuracy}
+
+
+def auroc(known: Tensor, unknown: Tensor) -> float | None:
+    """How often (%) a value of ``known`` is above one of ``unknown``, ties counting half; None if either is empty."""
+    if not len(known) or not len(unknown):
+        return None
+    ordered = unknown.sort().values
+    below = torch.searchsorted(ordered, known) + torch.searchsorted(ordered, known, right=True)
+    return 100 * float(below.double().mean()) / (2 * len(unknown))

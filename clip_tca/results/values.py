@@ -1,0 +1,40 @@
+"""Values of a measure in a record: by domain and run, averaged over domains, and in the worst tenth of the runs."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from clip_tca.results.metrics import METRICS
+from clip_tca.results.schema import EvaluationRecord
+
+
+def measured(record: EvaluationRecord, method: str, metric: str) -> dict[str, list[float]]:
+    """A measure of a method by domain, one value for each run that has it."""
+    values: dict[str, list[float]] = {}
+    for row in record["rows"]:
+        if row["method"] == method:
+            value = row["accuracy"] if metric == "accuracy" else row.get("metrics", {}).get(metric)
+            values.setdefault(row["domain"], []).extend([] if value is None else [value])
+    return values
+
+
+def averages(record: EvaluationRecord, method: str, metric: str) -> list[float]:
+    """A measure of a method in each run, the mean over domains; of time and memory one value for all runs."""
+    if METRICS[metric].overall:
+        return _cost(record, method, metric)
+    by_domain = [values for values in measured(record, method, metric).values() if values]
+    return [fmean(run) for run in zip(*by_domain, strict=False)]
+
+
+def _cost(record: EvaluationRecord, method: str, metric: str) -> list[float]:
+    """Milliseconds for an image, or the peak of extra memory in MB, if it was measured."""
+    cost = record["cost"]["methods"][method]
+    if metric == "memory":
+        return [] if cost["base_memory_bytes"] is None else [cost["base_memory_bytes"] / 1e6]
+    seconds = cost["adapting_seconds"] + cost["predicting_seconds"] + cost["base_seconds"]
+    return [1000 * seconds / cost["images"]]
+
+
+def worst_tenth(values: list[float], higher: bool = True) -> float:
+    """Mean of the worst tenth of some runs, at least one of them; ``higher`` values are better, or lower ones."""
+    return fmean(sorted(values, reverse=not higher)[: max(1, len(values) // 10)])
