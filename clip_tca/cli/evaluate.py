@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from clip_tca.cli import options as shared
-from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, EVERY, METHODS
+from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, GROUPS, METHODS
 from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
 
 PASSED_ON = ("setting", "protocol", "batch_size", "seeds", "profile", "forgetting", "examples")
@@ -58,7 +58,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def method(text: str) -> str:
     """A method's name."""
-    if text in METHODS or text == EVERY:
+    if text in (*METHODS, *GROUPS):
         return text
     raise argparse.ArgumentTypeError(f"{text!r}; allowed are {ALLOWED}")
 

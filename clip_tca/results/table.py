@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.published import published_rows, published_source, why_not
-from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
+from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, MethodInfo, ModelInfo
 
 HEADLINE = ("conditional-tca", "linear-tca")
 """The methods that the first line speaks of."""
@@ -128,18 +128,33 @@ def _reported(record: EvaluationRecord, domains: list[str]) -> list[tuple[str, l
 
 
 def _measured(record: EvaluationRecord, domains: list[str]) -> list[list[str]]:
-    oracles = {method["name"] for method in record["methods"] if method["uses_labels"]}
+    marks = {method["name"]: _mark(method, record) for method in record["methods"]}
     several = len(record["seeds"]) > 1
     methods = summary(record)
     zero_shot = _average(methods[ZERO_SHOT]) if ZERO_SHOT in methods else None
     lines = []
     for method, values in methods.items():
-        name = f"{method} (oracle: uses true labels)" if method in oracles else method
         cells = [_cell(*(values[d] if several else values[d][:1])) if d in values else "" for d in domains]
         average = _average(values)
         gain = "" if zero_shot is None else f"{average - zero_shot:+.2f}"
-        lines.append([name, *cells, _cell(average), gain, PROTOCOLS[record["protocol"]]])
+        lines.append([method + marks[method], *cells, _cell(average), gain, PROTOCOLS[record["protocol"]]])
     return lines
+
+
+def _mark(method: MethodInfo, record: EvaluationRecord) -> str:
+    """What sets a row apart from the others: true labels, or that the method saw less of the domain than they did."""
+    if method["uses_labels"]:
+        return " (oracle: uses true labels)"
+    marks = ["in batches"] if _in_batches(method, record) else []
+    if record["setting"] == "online" and method.get("nature", "online") != "online":
+        marks = ["each batch alone"]
+    marks += ["authors tuned on test data"] if "tuned_on_test" in method else []
+    return f" ({', '.join(marks)})" if marks else ""
+
+
+def _in_batches(method: MethodInfo, record: EvaluationRecord) -> bool:
+    """Whether a base method saw batches in a transductive table; those of older records all did."""
+    return record["setting"] == "transductive" and "base" in method and method.get("nature") != "transductive"
 
 
 def _average(values: dict[str, tuple[float, float]]) -> float:
@@ -183,6 +198,11 @@ def _notes(record: EvaluationRecord) -> list[str]:
         ]
     if seen := _seen(record):
         notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
+    if any(_in_batches(method, record) for method in record["methods"]):
+        notes.append(f"in batches: the method sees {record['batch_size']} images at a time, not the whole domain.")
+    for method in record["methods"]:
+        if tuned := method.get("tuned_on_test"):
+            notes.append(f"authors tuned on test data: {method['name']}: {tuned}.")
     if differences := data["differences"]:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")
