@@ -14,13 +14,16 @@ n = 50         fifty random images
 random stream  batches of 64 in random order, each predicted after the adapter has seen it and never later ones
 sorted stream  the same, class after class
 
+--method takes adapters and base methods on embeddings. A base method that is transductive is given each test set as a
+whole, and in the streams is solved for each batch; any other sees batches of 64 everywhere, in random order where the
+regime has none.
+
 Without --method the page has the evidence behind the defaults too: what other options give, with the true class shares
 as an upper bound, calibration, and retrieval.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,16 +31,19 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from page import arguments, show
 from torch import Tensor
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.registry import ADAPTERS
-from clip_tca.core.files import write_text
 from clip_tca.datasets.embedding_set import load_embeddings
+from clip_tca.methods.base import Method, Task
+from clip_tca.methods.registry import BASES, base_method
 from clip_tca.studies.scores import accuracy
 
 METHODS = ("linear-tca", "conditional-tca")
 BATCH = 64
+ON_EMBEDDINGS = (*ADAPTERS, *[name for name in BASES if base_method(name).sees == "embeddings"])
 NOTHING_TO_GAIN = 99.0
 """Zero-shot accuracy from which a domain is left out."""
 
@@ -134,12 +140,25 @@ def domain_cases(source: tuple[str, str], g: ZeroShotClassifier, z: Tensor, y: T
 
 
 def predictions(method: str, case: Case) -> Tensor:
-    """What an adapter, by its name, predicts for a case."""
+    """What an adapter or a base method on embeddings, by its name, predicts for a case."""
+    if method not in ADAPTERS:
+        return base_predictions(base_method(method), case)
     adapter = ADAPTERS[method].build(case.classifier)
     if not case.stream:
         labels = {"labels": case.y} if ADAPTERS[method].oracle else {}
         return torch.as_tensor(adapter.fit(case.z, **labels).predict(case.z))
     return torch.cat([torch.as_tensor(adapter.partial_fit(b).predict(b)) for b in case.z.split(BATCH)])
+
+
+def base_predictions(kind: type[Method], case: Case) -> Tensor:
+    """What a base method on embeddings predicts: the whole case at once if it is transductive, else in batches."""
+    method = kind(Task(case.classifier))  # type: ignore[call-arg]
+    n = len(case.z)
+    if kind.nature == "transductive" and not case.stream:
+        return method(case.z)[1].argmax(dim=1)
+    order = torch.arange(n) if case.stream else torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    seen = torch.cat([method(batch)[1].argmax(dim=1) for batch in case.z[order].split(BATCH)])
+    return torch.empty_like(seen).scatter_(0, order, seen)
 
 
 Gains = dict[tuple[str, str], list[tuple[float, int]]]
@@ -227,6 +246,13 @@ def retrieval(found: list[Case]) -> list[str]:
     return lines
 
 
+def zero_shot_line(found: list[Case]) -> str:
+    """Zero-shot accuracy of every whole domain."""
+    whole = [case for case in found if case.regime == "whole"]
+    correct = [accuracy(torch.as_tensor(case.classifier.predict(case.z)), case.y) for case in whole]
+    return ", ".join(f"{' '.join(case.source)} {value:.1f}" for case, value in zip(whole, correct, strict=True))
+
+
 def page(paths: list[str], methods: list[str] | None, domains: list[str] | None, seeds: int) -> str:
     """The whole page, or the table of ``methods`` alone."""
     found = list(cases(paths, domains, seeds))
@@ -234,7 +260,6 @@ def page(paths: list[str], methods: list[str] | None, domains: list[str] | None,
         return table(found, {name: partial(predictions, name) for name in methods})
     words = [*(Path(p).name for p in paths), *(f"--domain {name}" for name in domains or ()), f"--seeds {seeds}"]
     at_once, whole = [c for c in found if not c.stream], [c for c in found if c.regime == "whole"]
-    zero_shot = [f"{' '.join(c.source)} {accuracy(torch.as_tensor(c.classifier.predict(c.z)), c.y):.1f}" for c in whole]
     adapters = {"LinearTCA": LinearTCA, "ConditionalTCA": ConditionalTCA}
     return "\n".join(
         [
@@ -245,7 +270,7 @@ def page(paths: list[str], methods: list[str] | None, domains: list[str] | None,
             "the worst case in brackets. The regimes are described in [regimes.py](regimes.py); methods see no label.",
             "The embeddings are real ones of PACS, OfficeHome and VLCS from DINOv2 ViT-S/14 with a linear projection",
             "into the text space of MiniLM-L6, not CLIP's: with CLIP's own weights, not measured here. Zero-shot:",
-            f"{', '.join(zero_shot)}.",
+            f"{zero_shot_line(found)}.",
             "",
             table(found, {name: partial(predictions, name) for name in METHODS}),
             "",
@@ -280,19 +305,11 @@ def page(paths: list[str], methods: list[str] | None, domains: list[str] | None,
 
 def main() -> None:
     """Print or write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("embeddings", nargs="+", help="safetensors files of stored embeddings")
-    parser.add_argument("--method", action="append", choices=ADAPTERS, help="print the table of these methods alone")
-    parser.add_argument("--domain", action="append", help="only these domains")
-    parser.add_argument("--seeds", type=int, default=3, help="draws of each regime (default: 3)")
-    parser.add_argument("--output", type=Path, help="write the page here instead of printing it")
+    parser = arguments(__doc__)
+    parser.add_argument("--method", action="append", choices=ON_EMBEDDINGS, help="print the table of these alone")
     options = parser.parse_args()
     logging.getLogger("clip_tca").setLevel(logging.ERROR)
-    text = page(options.embeddings, options.method, options.domain, options.seeds)
-    if options.output:
-        write_text(options.output, text)
-    else:
-        print(text)
+    show(page(options.embeddings, options.method, options.domain, options.seeds), options.output)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from clip_tca.cli import options as shared
-from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, EVERY, METHODS
+from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, GROUPS, METHODS
 from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
 
 STREAM = ("stream", "classes_present", "long_tail", "mix_domains", "unknown_classes")
@@ -97,7 +97,7 @@ def add_stream(command: argparse.ArgumentParser) -> None:
 
 def method(text: str) -> str:
     """A method's name."""
-    if text in METHODS or text == EVERY:
+    if text in (*METHODS, *GROUPS):
         return text
     raise argparse.ArgumentTypeError(f"{text!r}; allowed are {ALLOWED}")
 

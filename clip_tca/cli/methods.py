@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+NATURES = {
+    "transductive": "the whole set at once (transductive)",
+    "online": "batch after batch (online)",
+    "batch": "each batch alone (batch)",
+}
+"""How a method sees the test set, in words."""
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
@@ -25,7 +32,9 @@ def run(_options: argparse.Namespace) -> int:
         method = base_method(name)
         gradient = "back-propagation" if method.backpropagation else "no back-propagation"
         print(f"  {name:22}{method.summary}")
-        print(f"  {'':22}sees {method.sees}; updates {method.updates}; {gradient}")
+        print(f"  {'':22}sees {method.sees}, {NATURES[method.nature]}; updates {method.updates}; {gradient}")
         if method.changed:
             print(f"  {'':22}here: {method.changed}")
+        if method.tuned_on_test:
+            print(f"  {'':22}authors tuned on test data: {method.tuned_on_test}")
     return 0

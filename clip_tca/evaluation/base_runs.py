@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any, cast
@@ -61,7 +61,8 @@ class Plain(Method):
 class BaseRuns:
     """Runs base methods on the data of an evaluation.
 
-    ``batch`` images are shown to a method at a time, unless a run has sizes; ``episodic`` runs reset it before each.
+    ``batch`` images are shown to a method at a time, unless a run has sizes; ``episodic`` runs reset it before each. A
+    transductive method is given all images ``at_once``, or is solved for each batch.
     """
 
     embedded: Embedded
@@ -70,6 +71,7 @@ class BaseRuns:
     workers: int | None
     progress: bool
     episodic: bool = False
+    at_once: bool = True
 
     def run(
         self, name: str, options: dict[str, Any], domain: str, order: Tensor, sizes: list[int] | None = None
@@ -93,9 +95,10 @@ class BaseRuns:
         self, name: str, options: dict[str, Any], first: tuple[str, Tensor], then: tuple[str, Tensor]
     ) -> list[tuple[Tensor, Tensor]]:
         """Embeddings and logits of one domain, adapted to in the continual form, and of another with that state."""
+        runs = replace(self, episodic=False, at_once=True)
         continual = {"continual": True} if "continual" in signature(base_method(name)).parameters else {}
         method = self.make(name, {**options, **continual})
-        outputs = [self._outputs(method, method, *first), self._outputs(method, method.predict, *then)]
+        outputs = [runs._outputs(method, method, *first), runs._outputs(method, method.predict, *then)]
         method.reset()
         return outputs
 
@@ -150,7 +153,8 @@ class BaseRuns:
         """Batches of embeddings or of images, as the method sees them."""
         if method.sees == "embeddings":
             z = self.embedded.data.domains[domain][0][order].to(self.device)
-            yield from self._classifier.prepared(z).split(sizes or self.batch)
+            whole = method.nature == "transductive" and self.at_once and not self.episodic
+            yield from self._classifier.prepared(z).split(len(z) if whole else sizes or self.batch)
             return
         pictures, encoder = self.embedded.pictures, self.embedded.encoder
         if pictures is None or encoder is None:

@@ -10,7 +10,17 @@ from typing import Any
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.registry import ADAPTERS, ON_TOP
 from clip_tca.classifier import LinearClassifier
-from clip_tca.methods.registry import ALLOWED, BASES, EVERY, METHODS, PLUS, base_method, registered
+from clip_tca.methods.registry import (
+    ALLOWED,
+    BASES,
+    EVERY,
+    METHODS,
+    PLUS,
+    RIVAL_METHODS,
+    RIVALS,
+    base_method,
+    registered,
+)
 from clip_tca.results.schema import MethodInfo
 
 
@@ -48,13 +58,19 @@ class MethodSpec:
         return adapter is not None and adapter.uses_labels
 
     def describe(self, classifier: LinearClassifier) -> MethodInfo:
-        """Name, all parameters, and whether true labels are used."""
+        """Name, all parameters, how it sees the test set, and whether true labels are or were used."""
         adapter = self.adapter(classifier)
         parameters = adapter.parameters() if adapter else {}
         info: MethodInfo = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
         if self.base is not None:
             defaults = {name: p.default for name, p in _parameters(base_method(self.base)).items()}
-            info["base"] = {"name": self.base, "parameters": {**defaults, **self.base_options}}
+            parameters = {**defaults, **self.base_options}
+            info["base"] = {"name": self.base, "parameters": parameters}
+            info["nature"] = base_method(self.base).nature
+            if "continual" in parameters:
+                info["nature"] = "online" if parameters["continual"] else "batch"
+            if tuned := base_method(self.base).tuned_on_test:
+                info["tuned_on_test"] = tuned
         return info
 
 
@@ -66,11 +82,13 @@ def _parameters(kind: type) -> dict[str, inspect.Parameter]:
 def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSpec]:
     """The methods ``names``, each with those of ``options`` that it has; a base method takes its own before TCA does.
 
-    ``"all"`` stands for every method of the package that uses no labels. An unknown method, or an option that none of
+    ``"all"`` stands for every method of the package that uses no labels, ``"rivals"`` for the default ones and those
+    published since on embeddings. An unknown method, or an option that none of
     them has, is a ValueError.
     """
     label_free = [name for name in METHODS if not MethodSpec(name).uses_labels]
-    expanded = [method for name in names for method in (label_free if name == EVERY else [name])]
+    groups: dict[str, Sequence[str]] = {EVERY: label_free, RIVALS: RIVAL_METHODS}
+    expanded = [method for name in names for method in groups.get(name, [name])]
     allowed = {*METHODS, *[name + plus for name in registered() for plus in ("", PLUS)]}
     if unknown := [name for name in expanded if name not in allowed]:
         raise ValueError(f"method: {unknown[0]!r}; allowed are {', '.join([ALLOWED, *registered()])}")

@@ -5,7 +5,8 @@ images (so 100 % is out of reach). ``kept`` drops that batch too, and divides by
 
 Settings: ``transductive`` fits once on the whole domain. ``online`` shows batch after batch; each is predicted when the
 statistics have seen it and those before it, never later ones. ``episodic`` adapts to each batch alone and forgets it.
-Base methods see batches in every setting, as their authors show them; ``episodic`` makes them forget after each.
+Base methods see batches in every setting, as their authors show them; ``episodic`` makes them forget after each. Those
+of transductive nature see the whole domain in the transductive setting, and are solved for each batch in the others.
 """
 
 from __future__ import annotations

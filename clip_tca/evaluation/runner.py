@@ -71,7 +71,7 @@ def evaluate(
     Args:
         dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`.
         methods: Names, as in :data:`clip_tca.methods.registry.METHODS`; ``all`` is every method that uses no labels and
-            can run with the model.
+            can run with the model, ``rivals`` the default ones and those published since on embeddings.
         options: Options of the methods, such as ``{"k": 20}``; each goes to the methods that have it.
         setting: ``transductive``, ``online`` or ``episodic`` (see :mod:`clip_tca.evaluation.protocols`).
         protocol: ``full``, ``watt`` or ``kept``.
@@ -119,7 +119,8 @@ def evaluate(
     about, device = embedded.about, choose_device(source.device)
     classifier = embedded.data.classifier(device)
     shown = mixed(embedded) if mix_domains else embedded
-    runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, setting == "episodic")
+    forget, at_once = setting == "episodic", setting == "transductive"
+    runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, forget, at_once)
     specs = _suitable(specs, runs, methods) if EVERY in methods else specs
     processes = current()
     tasks = list(product(shown.data.domains, range(seeds)))

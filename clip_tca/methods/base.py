@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.tensors import check_rows, unit
+from clip_tca.methods.registry import Nature
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,9 @@ class Method(ABC):
     """A base method of test-time adaptation.
 
     Class attributes: ``name`` (as ``--method`` takes it), ``summary`` (one line), ``updates`` (what it changes),
-    ``backpropagation`` (whether it needs gradients), ``sees`` (``"images"`` or ``"embeddings"``), ``changed`` (what
-    differs from the original, if anything does).
+    ``backpropagation`` (whether it needs gradients), ``sees`` (``"images"`` or ``"embeddings"``), ``nature`` (how it
+    sees the test set, by default: :data:`clip_tca.methods.registry.Nature`), ``changed`` (what differs from the
+    original, if anything does), ``tuned_on_test`` (what its authors chose by the accuracy on test data, if they did).
     """
 
     name: ClassVar[str]
@@ -99,7 +101,9 @@ class Method(ABC):
     updates: ClassVar[str]
     backpropagation: ClassVar[bool]
     sees: ClassVar[Literal["images", "embeddings"]]
+    nature: ClassVar[Nature] = "online"
     changed: ClassVar[str] = ""
+    tuned_on_test: ClassVar[str] = ""
 
     @abstractmethod
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,3 +168,33 @@ class EmbeddingMethod(Method):
     @abstractmethod
     def logits(self, z: Tensor, join: bool) -> Tensor:
         """Logits ``(n, classes)`` of embeddings ``(n, d)`` as g takes them, which may ``join`` the memory."""
+
+
+class TransductiveMethod(EmbeddingMethod):
+    """A method that is solved for all rows of a call at once, and starts anew with every call.
+
+    What it found stays for :meth:`predict`, which places new rows in it; before the first call g predicts.
+    """
+
+    nature = "transductive"
+    solved_: bool
+
+    def reset(self) -> None:
+        """Forget the last solution."""
+        self.solved_ = False
+
+    def logits(self, z: Tensor, join: bool) -> Tensor:
+        """Solve for these rows, or place them in the last solution."""
+        if join:
+            solution = self.solve(z)
+            self.solved_ = True
+            return solution
+        return self.place(z) if self.solved_ else self.classifier.logits(z)
+
+    @abstractmethod
+    def solve(self, z: Tensor) -> Tensor:
+        """Logits ``(n, classes)`` of all rows ``(n, d)`` together; keeps what :meth:`place` needs."""
+
+    @abstractmethod
+    def place(self, z: Tensor) -> Tensor:
+        """Logits ``(n, classes)`` of new rows, each by itself, by the last solution."""

@@ -38,6 +38,7 @@ class BN(Method):
     updates = "statistics of the BatchNorm layers"
     backpropagation = False
     sees = "images"
+    nature = "batch"
 
     task: Task = field(kw_only=False)
     prior: float = 16

@@ -6,7 +6,7 @@ Methods are imported when they are first used, so that the list of names costs n
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from clip_tca.adapters.registry import ADAPTERS
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from clip_tca.methods.base import Method
 
 M = TypeVar("M", bound="Method")
+
+Nature = Literal["transductive", "online", "batch"]
+"""How a method sees the test set: solved for all given rows at once; batch after batch, with a state that is carried
+on; or each batch alone, forgotten afterwards."""
 
 _HOMES = {
     "tent": "tent.Tent",
@@ -31,6 +35,12 @@ _HOMES = {
     "t3a": "t3a.T3A",
     "adanpc": "adanpc.AdaNPC",
     "tda": "tda.TDA",
+    "dmn": "dmn.DMN",
+    "oga": "oga.OGA",
+    "transclip": "transclip.TransCLIP",
+    "stata": "stata.StatA",
+    "zlap": "zlap.ZLaP",
+    "gmm": "gmm.GMM",
 }
 BASES = tuple(_HOMES)
 """Base methods that come with the package."""
@@ -48,11 +58,20 @@ METHODS = (*ON_EMBEDDINGS, *[name + plus for name in BASES for plus in ("", PLUS
 EVERY = "all"
 """Name for all methods that use no labels."""
 
+RIVALS = "rivals"
+"""Name for :data:`RIVAL_METHODS`."""
+
 ALLOWED = (
     f"{', '.join([*ON_EMBEDDINGS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it; "
-    f"{EVERY} is every method but the oracle"
+    f"{EVERY} is every method but the oracle, {RIVALS} the default and {', '.join(BASES[BASES.index('tda') :])}"
 )
 DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "conditional-tca")
+
+RIVAL_METHODS = (*DEFAULT_METHODS, *BASES[BASES.index("tda") :])
+"""The defaults and what was published since, on embeddings alone."""
+
+GROUPS = (EVERY, RIVALS)
+"""Names that stand for several methods."""
 
 _REGISTERED: dict[str, type[Method]] = {}
 
@@ -70,7 +89,7 @@ def register(method: type[M]) -> type[M]:
             raise ValueError(
                 f"method: {method.__name__} has no {attribute!r}; clip_tca/methods/base.py says what it is"
             )
-    if method.name in (*METHODS, EVERY) or method.name.endswith(PLUS):
+    if method.name in (*METHODS, *GROUPS) or method.name.endswith(PLUS):
         raise ValueError(f"method: the name {method.name!r} is taken; give {method.__name__} another")
     _REGISTERED[method.name] = method
     return method

@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
 from clip_tca.methods.base import EmbeddingMethod, class_rows, directions, scaled_rows
+from clip_tca.methods.certain_images import most_certain
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -81,12 +82,3 @@ class T3A(EmbeddingMethod):
         self.labels_, self.entropy_ = labels[members], entropy[members]
         sums = self.supports_.new_zeros(self.classifier.weight.shape).index_add_(0, self.labels_, self.supports_)
         self.weights_ = functional.normalize(sums, dim=1)
-
-
-def most_certain(labels: Tensor, entropy: Tensor, k: int) -> Tensor:
-    """Indices, ascending, of the ``k`` rows of lowest entropy of every class; ties go to the first row."""
-    order = entropy.argsort(stable=True)
-    order = order[labels[order].argsort(stable=True)]  # by class, and by entropy within a class
-    grouped = labels[order]
-    rank = torch.arange(len(order), device=order.device) - torch.searchsorted(grouped, grouped)
-    return order[rank < k].sort().values

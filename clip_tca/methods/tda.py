@@ -16,11 +16,7 @@ original averages the most certain of 64 augmented views; here, as for its other
 from __future__ import annotations
 
 import math
-from bisect import insort
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
-from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -28,6 +24,7 @@ from torch.nn import functional
 
 from clip_tca.core.checks import check_number, check_whole
 from clip_tca.methods.base import EmbeddingMethod, directions
+from clip_tca.methods.certain_images import Cache
 
 BLOCK = 256
 """Images compared at a time with the cache and with each other."""
@@ -103,50 +100,3 @@ class TDA(EmbeddingMethod):
             mask = ((p > self.mask_low) & (p < self.mask_high)).to(z.dtype)
             logits -= self.negative_alpha * self.negative_.visit(keys, mask, classes, doubtful, self.negative_beta)
         return logits
-
-
-class Cache:
-    """For each class the ``shots`` embeddings of lowest entropy so far: keys ``(m, d)``, votes ``(m, classes)``.
-
-    Which embedding is in the cache at which time depends on classes and entropies alone. So a block of images is
-    compared at once with the cached ones and with each other, and what is not cached at an image's turn is masked.
-    """
-
-    def __init__(self, shots: int) -> None:
-        """An empty cache of this size for each class."""
-        self.shots = shots
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-        self._slots: dict[int, list[tuple[float, int]]] = {}  # class → (entropy, row), the most certain first
-
-    def visit(
-        self, z: Tensor, values: Tensor, classes: Sequence[int], offers: Sequence[float | None], beta: float
-    ) -> Tensor:
-        """Offer images to the cache in turn; the votes Σ_j exp(−β (1 − z·k_j)) v_j at each one's turn.
-
-        ``z`` are unit embeddings ``(n, d)`` of these predicted ``classes``, which will vote for ``values``
-        ``(n, classes)``. ``offers`` are their entropies, None for one that must not enter.
-        """
-        keys = z if self.keys is None else torch.cat([self.keys.to(z.device), z])
-        values = values if self.values is None else torch.cat([self.values.to(z.device), values])
-        n, old = len(z), len(keys) - len(z)
-        enter, leave = [0] * old + [n] * n, [n] * (old + n)
-        for turn, (label, entropy) in enumerate(zip(classes, offers, strict=True)):
-            if entropy is None:
-                continue
-            slot = self._slots.setdefault(label, [])
-            if len(slot) == self.shots:
-                if entropy >= slot[-1][0]:
-                    continue
-                leave[slot.pop()[1]] = turn
-            insort(slot, (entropy, old + turn), key=itemgetter(0))
-            enter[old + turn] = turn
-        turns = torch.arange(n, device=z.device)[:, None]
-        present = (torch.tensor(enter, device=z.device) <= turns) & (turns < torch.tensor(leave, device=z.device))
-        affinity = z.to(keys.dtype) @ keys.T
-        votes = ((beta * (affinity - 1)).exp() * present) @ values.to(keys.dtype)
-        stay = torch.tensor([row for slot in self._slots.values() for _, row in slot], device=z.device).long()
-        row = count()
-        self._slots = {label: [(entropy, next(row)) for entropy, _ in slot] for label, slot in self._slots.items()}
-        self.keys, self.values = keys[stay], values[stay]
-        return votes.to(z.dtype)

@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from clip_tca.core.checks import check_flag, check_positive, check_whole
 from clip_tca.methods.base import Method, Task, UnsuitableModelError, scaled_rows
+from clip_tca.methods.registry import Nature
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
 
@@ -71,6 +72,7 @@ class TowerMethod(Method):
     updates = "normalisation weights of the image tower"
     backpropagation = True
     sees = "images"
+    nature: ClassVar[Nature] = "batch"
     ensemble: ClassVar[bool] = False
 
     task: Task = field(kw_only=False)
@@ -207,6 +209,7 @@ class TowerMethod(Method):
 class ContinualMethod(TowerMethod):
     """A method that is made for streams: a step for each batch, carried over; all templates predict."""
 
+    nature = "online"
     ensemble = True
 
     lr: float = 1e-3

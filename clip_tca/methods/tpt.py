@@ -54,6 +54,7 @@ class TPT(Method):
     updates = "4 context tokens of the prompt"
     backpropagation = True
     sees = "images"
+    nature = "batch"
 
     task: Task = field(kw_only=False)
     lr: float = 5e-3

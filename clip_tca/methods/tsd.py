@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from clip_tca.core.checks import check_flag, check_whole, one_of
 from clip_tca.methods.base import class_rows, directions
-from clip_tca.methods.t3a import most_certain
+from clip_tca.methods.certain_images import most_certain
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ContinualMethod
 

@@ -81,7 +81,8 @@ def _method(run: Run, method: MethodInfo) -> list[str]:
     base = method.get("base")
     parameters = _named(method["parameters"])
     if base:
-        parameters = "; ".join(filter(None, (f"{base['name']}: {_named(base['parameters'])}", parameters)))
+        nature = f" ({method['nature']})" if "nature" in method else ""
+        parameters = "; ".join(filter(None, (f"{base['name']}{nature}: {_named(base['parameters'])}", parameters)))
     return [run.method_label(method["name"]), "yes" if method["uses_labels"] else "no", parameters]
 
 

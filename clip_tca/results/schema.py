@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, get_args
 from typing_extensions import NotRequired
 
 from clip_tca.adapters.diagnosis_record import Diagnosis
+from clip_tca.methods.registry import Nature
 
 SCHEMA_VERSION = 1
 
@@ -111,13 +112,17 @@ class BaseMethodInfo(TypedDict):
 
 
 class MethodInfo(TypedDict):
-    """A method: the parameters of its adapter, its base method, and whether it uses true labels (an oracle)."""
+    """A method: the parameters of its adapter, its base method, and whether it uses true labels (an oracle).
+
+    With a base method, ``nature`` is how that sees the test set, and ``tuned_on_test`` what its authors chose by the
+    accuracy on test data. Older records have neither.
+    """
 
     name: str
     uses_labels: bool
     parameters: dict[str, Any]
     base: NotRequired[BaseMethodInfo]
-    nature: NotRequired[str]
+    nature: NotRequired[Nature]
     tuned_on_test: NotRequired[str]
 
 

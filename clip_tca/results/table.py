@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.published import published_rows, published_source, why_not
-from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
+from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, MethodInfo, ModelInfo
 from clip_tca.results.stream_words import stream_words
 from clip_tca.results.values import averages, worst_tenth
 
@@ -156,9 +156,20 @@ def _measured(record: EvaluationRecord, domains: list[str], tenth: bool) -> list
 
 
 def method_label(record: EvaluationRecord, name: str) -> str:
-    """A method's name, marked if it is an oracle."""
-    oracle = any(method["name"] == name and method["uses_labels"] for method in record["methods"])
-    return f"{name} (oracle: uses true labels)" if oracle else name
+    """A method's name, with what sets its row apart: true labels, or that it saw less of the domain than the others."""
+    method = next(method for method in record["methods"] if method["name"] == name)
+    if method["uses_labels"]:
+        return f"{name} (oracle: uses true labels)"
+    marks = ["in batches"] if _in_batches(method, record) else []
+    if record["setting"] == "online" and method.get("nature", "online") != "online":
+        marks = ["each batch alone"]
+    marks += ["authors tuned on test data"] if "tuned_on_test" in method else []
+    return f"{name} ({', '.join(marks)})" if marks else name
+
+
+def _in_batches(method: MethodInfo, record: EvaluationRecord) -> bool:
+    """Whether a base method saw batches in a transductive table; those of older records all did."""
+    return record["setting"] == "transductive" and "base" in method and method.get("nature") != "transductive"
 
 
 def _average(values: dict[str, tuple[float, float]]) -> float:
@@ -211,6 +222,11 @@ def note_lines(record: EvaluationRecord) -> list[str]:
         notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
     if unknown := data.get("unknown_classes"):
         notes.append(f"Without prompts, and in no number but the AUROC: {', '.join(unknown)}.")
+    if any(_in_batches(method, record) for method in record["methods"]):
+        notes.append(f"in batches: the method sees {record['batch_size']} images at a time, not the whole domain.")
+    for method in record["methods"]:
+        if tuned := method.get("tuned_on_test"):
+            notes.append(f"authors tuned on test data: {method['name']}: {tuned}.")
     if differences := data["differences"]:
         more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
         notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")

@@ -15,6 +15,7 @@ from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.memory import PeakMemory
 from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.mixture import MIXED, mixed
+from clip_tca.methods.registry import base_method
 from clip_tca.results.rendering import render
 from tests.demo_files import write_demo
 from tests.tiny_clip import MODEL
@@ -169,6 +170,67 @@ def test_forgetting_is_of_the_carried_state_in_every_setting():
     ]
     assert found[0] == found[1]
     assert any(row["correct_with_state"] != row["correct_without_state"] for row in found[0])
+
+
+def test_a_transductive_method_is_given_the_whole_domain_in_the_transductive_setting_alone():
+    """By hand: one call, or one for each batch of 30."""
+    embedded = Inputs("synthetic").embed()
+    order = torch.randperm(90, generator=torch.Generator().manual_seed(3))
+    runs = BaseRuns(embedded, torch.device("cpu"), 30, 0, False)
+    method, z = runs.make("transclip", {}), embedded.data.domains["shifted"][0][order]
+    whole, parts = method(z)[1], torch.cat([method(part)[1] for part in z.split(30)])
+    assert not torch.allclose(whole, parts)
+    online = BaseRuns(embedded, torch.device("cpu"), 30, 0, False, at_once=False)
+    episodic = BaseRuns(embedded, torch.device("cpu"), 30, 0, False, episodic=True)
+    for found, expected in ((runs, whole), (online, parts), (episodic, parts)):
+        torch.testing.assert_close(found.run("transclip", {}, "shifted", order).logits, expected)
+
+
+@pytest.mark.parametrize("name", ["transclip", "oga"])
+def test_the_setting_decides_what_a_method_sees(name):
+    accuracy = {}
+    for setting in ("transductive", "online", "episodic"):
+        record = clip_tca.evaluate("synthetic", methods=[name], setting=setting, batch_size=40, domains=["skewed"])
+        accuracy[setting] = record["rows"][0]["accuracy"]
+    alike = {"transclip": ("online", "episodic"), "oga": ("transductive", "online")}[name]
+    assert accuracy[alike[0]] == accuracy[alike[1]]
+    assert len(set(accuracy.values())) == 2
+
+
+def test_rows_say_what_their_method_saw_less_of_than_the_others():
+    methods = ["zero-shot", "conditional-tca", "tda", "tda+tca", "stata", "dmn"]
+    record = clip_tca.evaluate("synthetic", methods=methods, batch_size=40)
+    by_name = {method["name"]: method for method in record["methods"]}
+    assert "nature" not in by_name["conditional-tca"]
+    assert [by_name[name]["nature"] for name in methods[2:]] == ["online", "online", "transductive", "online"]
+    shown = render([record], "table")
+    names = [line.split("  ")[0] for line in shown.splitlines()]
+    rows = [name for name in names if name.split(" ")[0] in methods]
+    dmn = "dmn (in batches, authors tuned on test data)"
+    assert rows[-6:] == ["zero-shot", "conditional-tca", "tda (in batches)", "tda+tca (in batches)", "stata", dmn]
+    assert "in batches: the method sees 40 images at a time, not the whole domain." in shown
+    assert "authors tuned on test data: dmn: the weight of its memory" in shown
+    online = clip_tca.evaluate("synthetic", methods=["zero-shot", "tda", "stata"], setting="online", batch_size=40)
+    shown = render([online], "table")
+    assert "stata (each batch alone)" in shown
+    assert "tda (" not in shown
+
+
+def test_a_record_from_before_says_that_its_base_methods_saw_batches():
+    record = clip_tca.evaluate("synthetic", methods=["zero-shot", "t3a"], batch_size=40)
+    for method in record["methods"]:
+        method.pop("nature", None)
+    assert "t3a (in batches)" in render([record], "table")
+
+
+def test_the_nature_follows_the_option_continual():
+    classifier = Inputs("synthetic").embed().data.classifier(torch.device("cpu"))
+    for continual, nature in ((True, "online"), (False, "batch")):
+        (spec,) = method_specs(["plc"], {"continual": continual})
+        assert spec.describe(classifier)["nature"] == nature
+    assert base_method("tent").nature == base_method("watt-s").nature == base_method("bn").nature == "batch"
+    assert base_method("tpt").nature == "batch"
+    assert base_method("eata").nature == base_method("plc").nature == base_method("t3a").nature == "online"
 
 
 def test_methods_on_embeddings_get_rows_of_unit_length():

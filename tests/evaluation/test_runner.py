@@ -152,6 +152,13 @@ def test_all_is_every_method_that_uses_no_labels():
     assert [method.name for method in method_specs(["zero-shot", "all"], {})].count("zero-shot") == 1
 
 
+def test_rivals_are_ours_and_what_was_published_since():
+    names = [method.name for method in method_specs(["rivals"], {})]
+    assert names[:3] == list(DEFAULT_METHODS)
+    assert set(names[3:]) == {"tda", "dmn", "oga", "transclip", "stata", "zlap", "gmm"}
+    assert all(base_method(name).sees == "embeddings" for name in names[3:])
+
+
 def test_all_leaves_out_what_can_not_run_with_the_model(tmp_path, caplog):
     """A vision transformer with its own head: no text, no BatchNorm."""
     encoder = TimmEncoder("test_vit", saved(timm_network("test_vit"), tmp_path / "vit.safetensors"), "cpu")

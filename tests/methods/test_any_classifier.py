@@ -17,8 +17,8 @@ from tests.methods.tiny import copy, pictures, prompted, tiny_task, zero_shot
 ON_TEXT = ("clipartt", "watt-p", "watt-s", "tpt")
 ON_THE_TOWER = [name for name in BASES if name not in (*ON_TEXT, "bn")]
 """Methods that need no text; BN needs BatchNorm, which this tower has not."""
-FIXED = ("tent", "eata", "sar", "tsd", "tea", "tipi", "plc", "tda")
-"""Methods that predict by g itself before their first step; T3A and AdaNPC replace it."""
+FIXED = ("tent", "eata", "sar", "tsd", "tea", "tipi", "plc", "tda", "transclip", "stata", "zlap", "gmm")
+"""Methods that predict by g itself before their first step; T3A, AdaNPC, OGA and DMN replace or extend it."""
 
 
 @pytest.fixture

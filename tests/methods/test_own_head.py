@@ -20,7 +20,25 @@ from clip_tca.methods.tower import norm_parameters
 from tests.methods.test_any_classifier import FIXED
 from tests.small_networks import timm_network
 
-METHODS = ("tent", "bn", "eata", "sar", "tsd", "tea", "tipi", "plc", "t3a", "adanpc", "tda")
+METHODS = (
+    "tent",
+    "bn",
+    "eata",
+    "sar",
+    "tsd",
+    "tea",
+    "tipi",
+    "plc",
+    "t3a",
+    "adanpc",
+    "tda",
+    "dmn",
+    "oga",
+    "transclip",
+    "stata",
+    "zlap",
+    "gmm",
+)
 SHORT: dict[str, dict[str, Any]] = {"tent": {"steps": 2}, "tea": {"langevin_steps": 2}}
 TOWERS = {"test_resnet": 64, "test_vit": 160}
 """Networks of timm, and the size of pictures for them."""

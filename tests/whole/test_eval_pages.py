@@ -12,6 +12,8 @@ import torch
 from clip_tca import LinearClassifier
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
+from clip_tca.methods.base import Method
+from clip_tca.methods.registry import RIVAL_METHODS
 from tests.conftest import ROOT
 
 
@@ -54,6 +56,58 @@ def test_the_page_of_regimes_has_every_table(stored, tmp_path):
     head, _, row = page.read_text(encoding="utf-8").splitlines()
     assert row.startswith("| conditional-tca | ")
     assert head.count("|") == row.count("|")
+
+
+def test_the_page_of_rivals_has_a_row_for_every_method_and_says_how_it_sees_a_set(stored, tmp_path):
+    page = tmp_path / "page.md"
+    command = [sys.executable, ROOT / "eval" / "rivals.py", stored, "--domain", "shifted", "--seeds", "1"]
+    subprocess.run([*command, "--output", page], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    text = page.read_text(encoding="utf-8")
+    names = [line.split(" | ")[0].strip("| ") for line in text.splitlines() if line.startswith("| ")]
+    rows = [name for name in names if name != "method"]
+    methods = [f"**{name}**" if name.endswith("-tca") else name for name in RIVAL_METHODS[1:]]
+    assert [row.split(" (")[0] for row in rows] == 3 * methods
+    assert "dmn (in batches, authors tuned on test data)" in rows
+    assert "\n* transductive: `transclip`, `stata`, `zlap`, `gmm`: whole set at once" in text
+    assert "\n* online: `tda`, `dmn`, `oga`: batches of 64" in text
+    kept = (ROOT / "eval" / "rivals.md").read_text(encoding="utf-8")
+    assert all(f"\n| {row} | " in kept for row in rows)
+
+
+def test_base_methods_see_a_case_as_they_are_made_for(stored, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "eval")
+    import regimes
+
+    found = {case.regime: case for case in regimes.cases([str(stored)], ["shifted"], seeds=1)}
+    seen: list[int] = []
+
+    def watched(nature: str) -> type[Method]:
+        class Watched(Method):
+            def __init__(self, task):
+                self.task = task
+
+            def __call__(self, batch):
+                seen.append(len(batch))
+                return batch, self.task.classifier.logits(batch)
+
+            predict, reset = __call__, None
+
+        Watched.nature = nature
+        return Watched
+
+    n = len(found["whole"].y)
+    batches = [64] * (n // 64) + [n % 64] * (n % 64 > 0)
+    for nature, regime, sizes in (
+        ("transductive", "whole", [n]),
+        ("transductive", "sorted stream", batches),
+        ("online", "whole", batches),
+        ("online", "random stream", batches),
+    ):
+        seen.clear()
+        case = found[regime]
+        predicted = regimes.base_predictions(watched(nature), case)
+        assert seen == sizes
+        assert torch.equal(predicted, torch.as_tensor(case.classifier.predict(case.z)))
 
 
 def test_the_readme_shows_the_divisors_as_printed():

@@ -22,6 +22,7 @@ FEATURES = {
     "adapters/test_streaming.py",  # every adapter, batch by batch
     "methods/test_any_classifier.py",  # every method that needs no text
     "methods/test_own_head.py",  # the same methods, on networks with their own heads
+    "methods/test_rivals.py",  # the rivals on embeddings, beside the outputs of their authors' code
     "cli/test_commands.py",  # what all subcommands share
     "report/test_browser.py",  # the page in a browser
     "studies/test_toy_and_map.py",
