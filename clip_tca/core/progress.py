@@ -25,7 +25,7 @@ REDRAW = 0.25
 LINE = 30.0
 """Seconds between two lines where there is no terminal."""
 
-_LINE = "clip-tca: {{desc}}: {{n_fmt}} of {{total_fmt}}{{unit}}{s}, {{rate_fmt}}, {{elapsed}}, {{remaining}} left"
+_LINE = "clip-tca: {{desc}}: {{n_fmt}} of {{total_fmt}}{unit}, {{rate_fmt}}, {{elapsed}}, {{remaining}} left"
 
 
 class Progress:
@@ -42,7 +42,7 @@ class Progress:
             done: Steps done before, such as by an earlier run.
         """
         self.total, self.title, self.unit, self.shown, self.done, self.before = total, title, unit, shown, done, done
-        self.began = time.monotonic()
+        self.began = self.last = time.monotonic()
         self.next = 1
         self.share = 0.0
 
@@ -58,7 +58,7 @@ class Progress:
 
     def update(self, steps: int = 1) -> None:
         """Count finished steps."""
-        self.done, self.share = self.done + steps, 0.0
+        self.done, self.share, self.last = self.done + steps, 0.0, time.monotonic()
 
     def place(self) -> str:
         """Where this work is, to put before work inside it; nothing if it is the only step."""
@@ -75,9 +75,10 @@ class Progress:
         done = self.done + int(self.share * self.next)
         if self.total is None and not done:
             return f"{'' if columns else 'clip-tca: '}{title} [{tqdm.format_interval(elapsed)}]"
-        unit = self.unit if self.unit == "B" else f" {self.unit}"
-        shown = {"prefix": title, "unit": unit, "unit_scale": self.unit in ("B", "row"), "initial": self.before}
-        form = None if columns or not self.total else _LINE.format(s="" if self.unit == "B" else "s")
+        spent = self.last - self.began  # the rate stays as it is until more is done
+        rate = (done - self.before) / spent if done > self.before and spent > 0 else None
+        shown = {"prefix": title, "unit": self.unit, "unit_scale": self.unit in ("B", "row"), "rate": rate}
+        form = None if columns or not self.total else _LINE.format(unit="B" if self.unit == "B" else f" {self.unit}s")
         return str(tqdm.format_meter(done, self.total, elapsed, ncols=columns, bar_format=form, **shown))
 
 
@@ -133,7 +134,7 @@ class _Screen:
     def finish_part(self, share: float) -> None:
         with self.lock:
             if self.open:
-                self.open[-1].share = share
+                self.open[-1].share, self.open[-1].last = share, time.monotonic()
 
     def run(self, end: threading.Event) -> None:
         while not end.wait(REDRAW):

@@ -331,3 +331,30 @@ def test_nothing_is_said_when_python_ends(package):
     code = f"import {package}, sys; sys.argv = ['clip-tca', 'methods']\nfrom clip_tca.__main__ import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_quiet_shows_no_progress_and_the_same_result(monkeypatch, capsys):
+    for name in ("DELAY", "REDRAW", "LINE"):
+        monkeypatch.setattr(f"clip_tca.core.progress.{name}", 0.001)
+    shown = []
+    for options in ([], ["--quiet"]):
+        assert main(["eval", "--dataset", "synthetic", "--method", "t3a", "--method", "mlp2-tca", *options]) == 0
+        shown.append(capsys.readouterr())
+    assert "clip-tca: adapting" in shown[0].err
+    assert shown[1].err == ""
+    assert shown[0].out == shown[1].out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval"],
+        ["embed", "--dataset", "demo"],
+        ["study"],
+        ["adapt", "-", "-o", "-", "--text", "t.npy"],
+        ["data", "get", "vlcs"],
+    ],
+)
+def test_every_long_command_can_be_quiet(command):
+    assert parser().parse_args([*command, "--quiet"]).quiet
+    assert not parser().parse_args(command).quiet

@@ -43,7 +43,7 @@ def test_a_terminal_shows_one_bar_with_rate_and_time_left_and_then_nothing(monke
         bar.update(2)
         until(lambda: "2/8" in screen.getvalue())
     text = screen.getvalue()
-    assert re.search(r"\rencoding:  25%\|.*\| 2/8 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+ image/s\]", text)
+    assert re.search(r"\rencoding:  25%\|.*\| 2/8 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+image/s\]", text)
     assert "\n" not in text
     assert re.search(r"\r +\r$", text), "the line must be empty at the end"
 
@@ -52,6 +52,17 @@ def test_a_step_of_minutes_shows_that_time_passes(monkeypatch, fast):
     screen = shown(monkeypatch, Terminal())
     with Progress(8, "tent icon", "image"):
         until(lambda: screen.getvalue().count("tent icon:   0%") > 2)
+
+
+def test_the_time_left_does_not_grow_while_a_step_is_under_way(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    bar = Progress(10, "tent", "image", shown=False, done=2)
+    now[0] = 20.0
+    bar.update(4)
+    for now[0] in (20.0, 50.0):
+        assert "6/10 [00:" in bar.text([], 80)
+        assert "<00:20,  5.00s/image]" in bar.text([], 80)
 
 
 def test_a_batch_of_many_images_moves_with_its_steps(monkeypatch, fast):
