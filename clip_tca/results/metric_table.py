@@ -85,8 +85,8 @@ def _rows(record: EvaluationRecord, names: list[str], domains: list[str], tenth:
 
 def _domain_cells(record: EvaluationRecord, method: str, metric: str, domains: list[str], tenth: bool) -> list[str]:
     """Each domain, the average, the worst tenth if there are enough runs, and the difference from zero-shot."""
-    by_domain, runs, digits = measured(record, method, metric), averages(record, method, metric), METRICS[metric].digits
-    cells = [_cell(by_domain.get(domain, []), metric) for domain in domains]
+    values, runs, digits = measured(record, method, metric), averages(record, method, metric), METRICS[metric].digits
+    cells = [_cell([value for (name, _), value in values.items() if name == domain], metric) for domain in domains]
     average = f"{fmean(runs):.{digits}f}" if runs else ""
     worst = f"{worst_tenth(runs, METRICS[metric].higher):.{digits}f}" if len(runs) >= TENTH else ""
     before = averages(record, ZERO_SHOT, metric)

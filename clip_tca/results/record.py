@@ -116,9 +116,10 @@ def _check_row(row: ResultRow, classes: list[str]) -> None:
 
 
 def _check_calibration(bins: CalibrationBins) -> None:
-    if len(set(map(len, bins.values()))) != 1 or not sum(bins["count"]):  # type: ignore[arg-type]
+    count, confidence, accuracy = bins["count"], bins["confidence"], bins["accuracy"]
+    if not len(count) == len(confidence) == len(accuracy) or not sum(count):
         raise ValueError("calibration: its lists are not of one length, or count no image")
-    for images, values in zip(bins["count"], zip(bins["confidence"], bins["accuracy"], strict=True), strict=True):
+    for images, values in zip(count, zip(confidence, accuracy, strict=True), strict=True):
         if any((value is None) != (not images) or not 0 <= (value or 0.0) <= 100 + 1e-6 for value in values):
             raise ValueError(f"calibration: {values} of {images} images")
 

@@ -103,7 +103,9 @@ def as_json(content: Mapping[str, Any]) -> str:
     No string of JSON contains a line end as it is, so what follows a bracket and a line end is never text.
     """
     text = json.dumps(content, indent=1)
-    return re.sub(r"\[\n[\s\d.,eE+-]*\]", lambda match: "[" + " ".join(match[0][1:-1].split()) + "]", text) + "\n"
+    return (
+        re.sub(r"\[\n(?:[\s\d.,eE+-]|null)*\]", lambda match: "[" + " ".join(match[0][1:-1].split()) + "]", text) + "\n"
+    )
 
 
 def render(

@@ -8,13 +8,14 @@ from clip_tca.results.metrics import METRICS
 from clip_tca.results.schema import EvaluationRecord
 
 
-def measured(record: EvaluationRecord, method: str, metric: str) -> dict[str, list[float]]:
-    """A measure of a method by domain, one value for each run that has it."""
-    values: dict[str, list[float]] = {}
+def measured(record: EvaluationRecord, method: str, metric: str) -> dict[tuple[str, int], float]:
+    """A measure of a method by domain and seed, where it has a value."""
+    values = {}
     for row in record["rows"]:
         if row["method"] == method:
             value = row["accuracy"] if metric == "accuracy" else row.get("metrics", {}).get(metric)
-            values.setdefault(row["domain"], []).extend([] if value is None else [value])
+            if value is not None:
+                values[row["domain"], row["seed"]] = value
     return values
 
 
@@ -22,13 +23,17 @@ def averages(record: EvaluationRecord, method: str, metric: str) -> list[float]:
     """A measure of a method in each run, the mean over domains; of time and memory one value for all runs."""
     if METRICS[metric].overall:
         return _cost(record, method, metric)
-    by_domain = [values for values in measured(record, method, metric).values() if values]
-    return [fmean(run) for run in zip(*by_domain, strict=False)]
+    by_seed: dict[int, list[float]] = {}
+    for (_, seed), value in measured(record, method, metric).items():
+        by_seed.setdefault(seed, []).append(value)
+    return [fmean(values) for values in by_seed.values()]
 
 
 def _cost(record: EvaluationRecord, method: str, metric: str) -> list[float]:
     """Milliseconds for an image, or the peak of extra memory in MB, if it was measured."""
-    cost = record["cost"]["methods"][method]
+    cost = record["cost"]["methods"].get(method)
+    if cost is None:
+        return []
     if metric == "memory":
         return [] if cost["base_memory_bytes"] is None else [cost["base_memory_bytes"] / 1e6]
     seconds = cost["adapting_seconds"] + cost["predicting_seconds"] + cost["base_seconds"]

@@ -181,10 +181,18 @@ def test_examples_are_off_unless_asked_for_and_a_bad_number_is_named(capsys):
 
 
 def test_json_has_a_line_for_a_row_of_numbers_and_loses_nothing():
-    content = {"a": [[1, 2], [-3, 4.5e-7]], "b": "[\n1,\n2\n]", "c": [], "d": ["[1, 2"], "e": [1, "x"]}
+    content = {
+        "a": [[1, 2], [-3, 4.5e-7]],
+        "n": [None, 1.5],
+        "b": "[\n1,\n2\n]",
+        "c": [],
+        "d": ["[1, 2"],
+        "e": [1, "x"],
+    }
     text = as_json(content)
     assert json.loads(text) == content
     assert "  [1, 2],\n  [-3, 4.5e-07]\n" in text
+    assert '"n": [null, 1.5]' in text
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------

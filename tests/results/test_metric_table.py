@@ -64,6 +64,13 @@ def test_several_measures_are_averages_over_domains(record):
     assert line[-1] == "all images"
 
 
+def test_a_run_without_a_value_of_one_domain_is_the_mean_of_the_others(record):
+    """Without the value of clean in the first run, the runs are 20 and (12 + 30) / 2."""
+    del record["rows"][0]["metrics"]["ece"]
+    line = metric_table(record, "ece").sections[0][1][0]
+    assert line[1:4] == ["12.00", "25.00 ± 5.00", "20.50"]
+
+
 def test_time_and_memory_come_from_the_cost_of_the_record(record):
     record["cost"]["methods"]["t3a"] = {
         "adapting_seconds": 1.0,
