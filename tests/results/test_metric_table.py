@@ -52,7 +52,7 @@ def test_one_measure_is_shown_by_domain(record):
     assert table.head == ["method", "clean", "skewed", "average", "change", "divided by"]
     zero_shot, t3a = table.sections[0][1]
     assert zero_shot == ["zero-shot", "11.00 ± 1.00", "25.00 ± 5.00", "18.00", "+0.00", "images seen"]
-    assert t3a == ["t3a", "5.50 ± 0.50", "12.50 ± 2.50", "9.00", "-9.00", "images seen"]
+    assert t3a == ["t3a (in batches)", "5.50 ± 0.50", "12.50 ± 2.50", "9.00", "-9.00", "images seen"]
 
 
 def test_several_measures_are_averages_over_domains(record):
