@@ -105,7 +105,12 @@ def add_trust(group: argparse._ArgumentGroup) -> None:
 def add_prompts(command: argparse.ArgumentParser) -> None:
     """Which prompts."""
     group = command.add_argument_group("prompts")
-    group.add_argument("--prompts", metavar="NAME|FILE", help="single, watt or a file of templates (default: single)")
+    group.add_argument(
+        "--prompts",
+        metavar="NAME|FILE",
+        help="single, watt, clip80; of the data set: clip (OpenAI's), coop; a file of templates; a .json file of "
+        "descriptions of each class (default: single)",
+    )
     group.add_argument(
         "--class-names",
         metavar="raw|clean|FILE",

@@ -56,7 +56,8 @@ class Inputs(ImageSource):
         trust_pickle: Load a legacy checkpoint that is a pickle, which can run any code.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
-        prompts: ``single``, ``watt`` or a file of templates; not used by a model with its own head.
+        prompts: As in :func:`clip_tca.datasets.prompts.load_prompts`: ``single``, ``watt``, ``clip80``, ``clip``,
+            ``coop``, or a file of templates or (``.json``) descriptions; not used by a model with its own head.
         class_names: ``clean``, ``raw`` or a class-name file, which for a model with its own head names all its outputs.
         skip_bad: Continue without images that can't be read.
         cache: Read and write the embedding store.
@@ -126,7 +127,8 @@ class Inputs(ImageSource):
         return Embedded(data, about)
 
     def _encoded(self) -> Embedded:
-        load_prompts(self.prompts, ())  # cheap checks come before expensive work
+        known = self.dataset if self.dataset in BENCHMARKS else None
+        load_prompts(self.prompts, (), known)  # cheap checks come before expensive work
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
         encoder = make_encoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
@@ -136,8 +138,8 @@ class Inputs(ImageSource):
         data = self.load()
         head = self._head(encoder, data)
         how = self.class_names if head is None or self.class_names in CLASS_NAMES else "clean"
-        names = class_names(data.classes, how, self.dataset if self.dataset in BENCHMARKS else None)
-        prompts = load_prompts(self.prompts, names) if head is None else None
+        names = class_names(data.classes, how, known)
+        prompts = load_prompts(self.prompts, names, known, data.classes) if head is None else None
         began = time.perf_counter()
         embedder = Embedder(encoder, store, self.skip_bad, self.workers, self.encode_batch_size, self.progress)
         text = embedder.texts(prompts) if prompts is not None else None
@@ -184,7 +186,7 @@ class Inputs(ImageSource):
         return head_for(head, data.classes, model)
 
     def _prompt_info(self, prompts: Prompts, text: Tensor) -> PromptInfo:
-        return {
+        info: PromptInfo = {
             "name": prompts.name,
             "templates": list(prompts.templates),
             "class_names": self.class_names if self.class_names in CLASS_NAMES else Path(self.class_names).name,
@@ -192,6 +194,9 @@ class Inputs(ImageSource):
             "texts_sha256": prompts.fingerprint(),
             "embeddings_sha256": checksum(text),
         }
+        if prompts.descriptions:
+            info["descriptions"] = len(prompts.texts())
+        return info
 
 
 def _data_info(data: ImageSet, left_out: int) -> DataInfo:
@@ -204,7 +209,7 @@ def _data_info(data: ImageSet, left_out: int) -> DataInfo:
             name: {"images": len(domain), "per_class": counts[name], "files_sha256": domain.fingerprint()}
             for name, domain in data.domains.items()
         },
-        "differences": data.differences(),
+        "differences": [*data.differences(), *filter(None, [data.other_split])],
         "ignored": data.ignored,
         "left_out": left_out,
     }

@@ -9,7 +9,7 @@ from clip_tca.report.html_tables import single
 from clip_tca.report.markup import Content, Safe, count, join, tag
 from clip_tca.report.run import Run, Section
 from clip_tca.results.schema import PROTOCOLS, MethodInfo, Setting
-from clip_tca.results.table import has_batches, head_line, model_line
+from clip_tca.results.table import has_batches, head_line, model_line, prompt_line
 
 MEANING: dict[Setting, str] = {
     "transductive": "one fit on the whole domain",
@@ -26,14 +26,12 @@ def facts(run: Run) -> Safe:
     size = f"{count(images, 'image', 'images')}, {count(domains, 'domain', 'domains')}, {classes} classes"
     seeds = len(record["seeds"])
     shuffles = "one shuffle" if seeds == 1 else f"{seeds} shuffles, mean ± standard deviation"
-    templates = prompts["templates"] if prompts else []
-    template = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
     without = head_line(model) or "stored with the embeddings"
     return definitions(
         {
             "Data": f"{record['dataset']}: {size}",
             "Model": model_line(model) if model else "stored embeddings; the file does not say of which model",
-            "Prompts": f"{prompts['name']}: {template}" if prompts else without,
+            "Prompts": f"{prompts['name']}: {prompt_line(prompts)}" if prompts else without,
             "Setting": f"{record['setting']}: {MEANING[record['setting']]}",
             "Protocol": f"{record['protocol']}: accuracy divided by {PROTOCOLS[record['protocol']]}",
             "Order": f"batch {record['batch_size']}, {shuffles}" if has_batches(record) else shuffles,

@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.published import published_rows, published_source, why_not
-from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
+from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo, PromptInfo
 
 HEADLINE = ("conditional-tca", "linear-tca")
 """The methods that the first line speaks of."""
@@ -96,6 +96,14 @@ def model_line(model: ModelInfo) -> str:
     return f"{model['model']} ({weights}sha256 {model['weights'][:12]}), {model['precision']}, {model['device']}"
 
 
+def prompt_line(prompts: PromptInfo) -> str:
+    """The template, or how many templates or descriptions there are."""
+    count = len(prompts["templates"])
+    if "descriptions" in prompts:
+        return f"{prompts['descriptions']} descriptions of the classes"
+    return f'"{prompts["templates"][0]}"' if count == 1 else f"{count} templates"
+
+
 def head_line(model: ModelInfo | None) -> str | None:
     """The model's own head, if that classifies; None if prompts do, or it is not known."""
     return f"the model's own head, {model['head']} classes" if model and "head" in model else None
@@ -163,9 +171,7 @@ def _title(record: EvaluationRecord) -> list[str]:
     if head := head_line(model):
         lines.append(f"Classifier: {head}.")
     if prompts:
-        count = len(prompts["templates"])
-        templates = f'"{prompts["templates"][0]}"' if count == 1 else f"{count} templates"
-        lines.append(f"Prompts {prompts['name']}: {templates}, {prompts['class_names']} class names.")
+        lines.append(f"Prompts {prompts['name']}: {prompt_line(prompts)}, {prompts['class_names']} class names.")
     return lines
 
 
