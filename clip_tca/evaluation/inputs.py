@@ -13,8 +13,9 @@ from torch import Tensor
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
+from clip_tca.datasets.foreign_files import SUFFIXES, ForeignFiles
 from clip_tca.datasets.image_set import ImageSet
-from clip_tca.datasets.image_source import ImageSource
+from clip_tca.datasets.image_source import NAMES, ImageSource
 from clip_tca.datasets.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
 from clip_tca.datasets.registry import BENCHMARKS, domain_named
 from clip_tca.datasets.synthetic import synthetic
@@ -65,6 +66,12 @@ class Inputs(ImageSource):
         encode_batch_size: Images encoded together.
         progress: Show progress bars on stderr, if that is a terminal.
         seed: Of the synthetic set.
+        text: Text embeddings for a ``dataset`` that is a file or folder of embeddings made elsewhere, as in
+            :class:`clip_tca.datasets.foreign_files.ForeignFiles`, like the next four and ``label_column``.
+        labels: Their true classes.
+        scale: Their logit scale.
+        column: Array or column with the embeddings.
+        text_column: Array with the text embeddings.
     """
 
     model: str | None = None
@@ -80,12 +87,18 @@ class Inputs(ImageSource):
     encode_batch_size: int = BATCH
     progress: bool = False
     seed: int = 0
+    text: str | None = None
+    labels: str | None = None
+    scale: float | None = None
+    column: str | None = None
+    text_column: str | None = None
 
     def embed(self) -> Embedded:
         """Embed the data set and the prompts, or read the stored embeddings."""
         check_whole("workers", self.workers, 0, also=None)
         check_whole("encode_batch_size", self.encode_batch_size)
-        stored = self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
+        is_foreign = self._is_foreign()
+        stored = is_foreign or self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
         names_model = self.model or self.pretrained or self.precision != "auto"
         names_pictures = self.data_dir or self.hub_id or self.corruptions or self.severities or self.corrupt
         if stored and (names_model or names_pictures):
@@ -93,12 +106,46 @@ class Inputs(ImageSource):
                 f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder, hub and corruptions "
                 "don't apply"
             )
+        if is_foreign:
+            return self._foreign()
         if self.dataset == "synthetic":
             return self._stored(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
         if self.dataset.endswith(".safetensors"):
             data = load_embeddings(self.dataset, f"text.{Path(self.prompts).name}")
             return self._stored(data, Path(self.dataset).stem, {"kind": "embeddings", "path": self.dataset})
         return self._encoded()
+
+    def _is_foreign(self) -> bool:
+        """Whether ``dataset`` is embeddings that were made elsewhere; ValueError for options that need that."""
+        path = Path(self.dataset)
+        own = self.dataset in (*NAMES, "synthetic") or (path.suffix == ".safetensors" and self.text is None)
+        if not own and (path.suffix.lower() in SUFFIXES or path.is_dir()):
+            if self.text is None:
+                raise ValueError(
+                    f"text: none given; {self.dataset} holds embeddings, and --text FILE those of the classes"
+                )
+            return True
+        for name in ("text", "labels", "scale", "column", "text_column"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is for embeddings made elsewhere, and {self.dataset} is none; give "
+                    f"a file ({', '.join(SUFFIXES)}) or a folder as --dataset"
+                )
+        return False
+
+    def _foreign(self) -> Embedded:
+        files = ForeignFiles(
+            Path(self.dataset),
+            Path(self.text or ""),
+            None if self.labels is None else Path(self.labels),
+            self.scale,
+            None if self.class_names in CLASS_NAMES else Path(self.class_names),
+            self.column,
+            self.text_column,
+            self.label_column,
+        )
+        data = files.load()
+        return self._stored(data, Path(self.dataset).resolve().stem, files.about(data))
 
     def _stored(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> Embedded:
         chosen = [domain_named(domain, list(data.domains)) for domain in self.domains]

@@ -168,6 +168,9 @@ def _title(record: EvaluationRecord) -> list[str]:
     model, prompts = record["model"], record["prompts"]
     if model:
         lines.append(f"Model {model_line(model)}.")
+    origin = record["data"]["origin"]
+    if "text" in origin:
+        lines.append(f"Embeddings {origin['path']}, classes {origin['text']}, logit scale {origin['scale']:g}.")
     if head := head_line(model):
         lines.append(f"Classifier: {head}.")
     if prompts:
