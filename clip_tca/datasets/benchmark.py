@@ -45,6 +45,7 @@ class Benchmark:
             is ``listed`` are in a file.
         listed: That file, the one of CoOp.
         pictures: The folder beside it that its paths begin at.
+        home: Its folder in a folder of many data sets, as CoOp lays them out; empty if any name will do.
         hub_split: The split of the hub copy, if it is another one.
         class_list: Name of its list in ``prompts/classes``; empty is its own name.
     """
@@ -60,6 +61,7 @@ class Benchmark:
     form: Literal["folders", "arrays", "severities", "listed"] = "folders"
     listed: str = ""
     pictures: str = ""
+    home: str = ""
     hub_split: HubSplit | None = None
     class_list: str = ""
 

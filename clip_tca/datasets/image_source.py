@@ -99,6 +99,8 @@ class ImageSource:
             folder = Path(self.data_dir).expanduser()
             if benchmark is None:
                 return load_folder(folder)
+            if benchmark.home and (folder / benchmark.home).is_dir():  # the others there have folders of the same names
+                folder /= benchmark.home
             by_form = {"folders": load_benchmark, "listed": load_listed}
             return by_form.get(benchmark.form, load_corrupted)(folder, benchmark)
         return self._from_hub(benchmark)

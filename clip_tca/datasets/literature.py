@@ -12,10 +12,13 @@ from clip_tca.datasets.benchmark import Benchmark, HubSplit
 DOMAIN = "test"
 """The one domain."""
 
+V2 = "imagenetv2matchedfrequencyformatval"
+"""The folder of ImageNetV2's usual form."""
 
-def _imagenet(name: str, title: str, folders: tuple[str, ...], images: int, copy: str) -> Benchmark:
+
+def _imagenet(name: str, title: str, home: str, folders: tuple[str, ...], images: int, copy: str) -> Benchmark:
     """ImageNet or one of its variants, whose test set is all there is: the same in every copy."""
-    return Benchmark(name, title, {DOMAIN: folders}, {DOMAIN: images}, hub_id=_hub(copy), split=DOMAIN)
+    return Benchmark(name, title, {DOMAIN: folders}, {DOMAIN: images}, hub_id=_hub(copy), split=DOMAIN, home=home)
 
 
 def _listed(
@@ -41,11 +44,11 @@ def _hub(copy: str) -> str:
 
 
 LITERATURE = (
-    _imagenet("imagenet", "ImageNet", ("val", "validation"), 50_000, "imagenet1k"),
-    _imagenet("imagenet-v2", "ImageNetV2", ("imagenetv2matchedfrequencyformatval",), 10_000, "imagenetv2"),
-    _imagenet("imagenet-a", "ImageNet-A", ("imageneta",), 7_500, "imagenet-a"),
-    _imagenet("imagenet-r", "ImageNet-R", ("imagenetr",), 30_000, "imagenet-r"),
-    _imagenet("imagenet-sketch", "ImageNet-Sketch", ("images", "sketch"), 50_889, "imagenet_sketch"),
+    _imagenet("imagenet", "ImageNet", "imagenet", ("val", "validation"), 50_000, "imagenet1k"),
+    _imagenet("imagenet-v2", "ImageNetV2", "imagenetv2", (V2,), 10_000, "imagenetv2"),
+    _imagenet("imagenet-a", "ImageNet-A", "imagenet-adversarial", ("imageneta",), 7_500, "imagenet-a"),
+    _imagenet("imagenet-r", "ImageNet-R", "imagenet-rendition", ("imagenetr",), 30_000, "imagenet-r"),
+    _imagenet("imagenet-sketch", "ImageNet-Sketch", "imagenet-sketch", ("images", "sketch"), 50_889, "imagenet_sketch"),
     _listed(
         "caltech101",
         "Caltech101",

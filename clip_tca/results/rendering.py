@@ -11,6 +11,7 @@ from typing import Any
 
 from clip_tca.results.schema import FORMATS, EvaluationRecord
 from clip_tca.results.side_tables import side_tables
+from clip_tca.results.suite_table import suite_tables
 from clip_tca.results.table import Table, accuracy_table, headline
 
 
@@ -123,7 +124,7 @@ def render(records: EvaluationRecord | Sequence[EvaluationRecord], format: str =
         if format == "table" and (lead := headline(record)):
             table.title = [*lead, "", *table.title]
         tables += [table, *side_tables(record)]
-    return render_tables(tables, format)
+    return render_tables([*tables, *suite_tables(listed)], format)
 
 
 def render_tables(tables: Sequence[Table], format: str) -> str:  # noqa: A002

@@ -97,3 +97,13 @@ def test_imagenet_s_own_folders_are_its_test_set_in_each_of_its_releases(tmp_pat
     picture(tmp_path / "imagenet-adversarial" / "imagenet-a" / "n12267677" / "a.jpg")
     assert load(tmp_path / "imagenet-adversarial", "imagenet-a").domains["test"].labels == [199]
     assert BENCHMARKS["imagenet-a"].classes[199] == "n12267677"
+
+
+def test_in_a_folder_of_all_data_sets_each_finds_its_own(tmp_path):
+    picture(tmp_path / "imagenet" / "images" / "val" / "n01440764" / "a.JPEG")
+    picture(tmp_path / "imagenet" / "images" / "val" / "n01443537" / "a.JPEG")
+    picture(tmp_path / "imagenet-sketch" / "images" / "n01440764" / "sketch.JPEG")
+    eurosat(tmp_path / "eurosat")
+    assert load(tmp_path, "imagenet").domains["test"].names == ["n01440764/a.JPEG", "n01443537/a.JPEG"]
+    assert load(tmp_path, "imagenet-sketch").domains["test"].names == ["n01440764/sketch.JPEG"]
+    assert len(load(tmp_path).domains["test"]) == 3
