@@ -41,8 +41,9 @@ def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale
     from clip_tca.datasets.prompts import load_prompts, read_classes
     from clip_tca.encoding.embedder import Embedder
 
-    names = list(read_classes(path).values())
-    filled = load_prompts(prompts, names)
+    classes = read_classes(path)
+    names = list(classes.values())
+    filled = load_prompts(prompts, names, raw=list(classes))
     text = Embedder(encoder, store).texts(filled)
     classifier = ZeroShotClassifier(text.to(encoder.device), scale or encoder.scale, bias=encoder.bias)
     about = {

@@ -73,7 +73,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text.add_argument("--model", help="open_clip model to encode class names with")
     text.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
     shared.add_trust(text)
-    text.add_argument("--prompts", default="single", metavar="NAME|FILE", help="single, watt or a file of templates")
+    text.add_argument(
+        "--prompts", default="single", metavar="NAME|FILE", help="single, watt, clip80, templates or .json descriptions"
+    )
     group = command.add_argument_group("adaptation")
     group.add_argument("--method", choices=METHODS, help=f"default: {DEFAULT}, or that of --load-state")
     shared.add_method(group)
