@@ -55,7 +55,7 @@ def load_hub(
     published = benchmark
     if benchmark is not None and Path(hub_id).name == Path(benchmark.hub_id).name:
         benchmark = benchmark.on_hub()
-    table = load_table(hub_id, revision, benchmark.split if benchmark else None)
+    table, commit = load_table(hub_id, revision, benchmark.split if benchmark else None)
     from datasets import ClassLabel, Image
 
     columns = columns or Columns()
@@ -84,7 +84,7 @@ def load_hub(
         for name, rows in by_domain.items()
     }
     local = Path(hub_id).exists()
-    commit = None if local else _revision(table)
+    commit = None if local else commit
     if revision and commit and re.fullmatch(r"[0-9a-f]{40}", revision) and commit != revision:
         raise ValueError(f"{hub_id}: revision {revision} is not available; offline, the cache has {commit}")
     origin = {"kind": "local" if local else "hub", "id": hub_id, "revision": None if local else commit or revision}
@@ -214,9 +214,3 @@ def _own(file: str, hub_id: str) -> bool:
     place = Path(hub_id)
     roots = [place.parent if place.is_file() else place] if place.exists() else [config.HF_DATASETS_CACHE, HF_HUB_CACHE]
     return any(Path(file).resolve().is_relative_to(Path(root).resolve()) for root in roots)
-
-
-def _revision(table: Dataset) -> str | None:
-    """The commit, from the path of the cached files."""
-    matches = (re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]) for file in table.cache_files)
-    return next((match.group(1) for match in matches if match), None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.files import natural_order
 from clip_tca.core.hub_access import go_offline_if_unreachable
 
 if TYPE_CHECKING:
@@ -18,26 +20,26 @@ IN_MEMORY = 256_000_000
 """Bytes of Parquet files up to which they are read whole; larger ones are copied into the cache of ``datasets``."""
 
 
-def load_table(hub_id: str, revision: str | None, split: str | None = None) -> Dataset:
-    """All splits, concatenated, or the one named ``split`` where there is one."""
+def load_table(hub_id: str, revision: str | None, split: str | None = None) -> tuple[Dataset, str | None]:
+    """All splits, concatenated, or the one named ``split`` where there is one; and the commit, if it is on the hub."""
     if not Path(hub_id).exists():
         go_offline_if_unreachable()
     import datasets
 
     datasets.disable_progress_bars()
-    path = Path(hub_id)
+    path, commit = Path(hub_id), None
     try:
         if path.is_dir() and any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
             loaded: Any = datasets.load_from_disk(hub_id)
         elif path.is_file() or (path.is_dir() and any(path.rglob("*.parquet"))):
             loaded = _parquet([path] if path.is_file() else sorted(path.rglob("*.parquet")))
         elif path.is_dir() and any(path.rglob("*.tar")):
-            shards = sorted(map(str, path.glob(f"{split}/*.tar"))) or sorted(map(str, path.rglob("*.tar")))
-            loaded = datasets.load_dataset("webdataset", data_files={"test": shards})
+            loaded = _webdataset(path, split)
         elif path.is_dir():
             raise FileNotFoundError("neither a saved data set nor Parquet files or tar shards inside")
-        elif split and path.name.startswith(WEBDATASET):  # not the training images: of ImageNet they are 1.2 million
-            loaded = datasets.load_dataset(hub_id, revision=revision, data_files={split: f"{split}/*.tar"})
+        elif split and path.name.startswith(WEBDATASET):
+            snapshot = _snapshot(hub_id, revision, split)
+            loaded, commit = _webdataset(snapshot, split), snapshot.name
         else:
             loaded = datasets.load_dataset(hub_id, revision=revision)
     except Exception as error:
@@ -50,7 +52,34 @@ def load_table(hub_id: str, revision: str | None, split: str | None = None) -> D
         loaded = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
     if not len(loaded):
         raise ValueError(f"{hub_id}: the data set has no rows")
-    return loaded
+    return loaded, commit or _commit(loaded)
+
+
+def _commit(table: Dataset) -> str | None:
+    """The commit, from the path of the cached files."""
+    matches = (re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]) for file in table.cache_files)
+    return next((match.group(1) for match in matches if match), None)
+
+
+def _snapshot(hub_id: str, revision: str | None, split: str) -> Path:
+    """The folder in the hub's cache with the shards of one split: of ImageNet, the others are 1.2 million images."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    shards = f"{split}/*.tar"
+    folder = Path(snapshot_download(hub_id, repo_type="dataset", revision=revision, allow_patterns=[shards]))
+    if not any(folder.glob(shards)):
+        raise FileNotFoundError(f"no {shards} in it")
+    return folder
+
+
+def _webdataset(folder: Path, split: str | None) -> Any:
+    """The shards of a split, or all where they are not in folders by split, in the order of their numbers."""
+    import datasets
+
+    shards = natural_order(folder.glob(f"{split}/*.tar")) or natural_order(folder.rglob("*.tar"))
+    return datasets.load_dataset("webdataset", data_files={"test": list(map(str, shards))})
 
 
 def _reason(error: BaseException) -> str:

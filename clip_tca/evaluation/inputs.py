@@ -120,6 +120,11 @@ class Inputs(ImageSource):
         path = Path(self.dataset)
         own = self.dataset in (*NAMES, "synthetic") or (path.suffix == ".safetensors" and self.text is None)
         if not own and (path.suffix.lower() in SUFFIXES or path.is_dir()):
+            if self.text is None and path.is_dir():
+                raise ValueError(
+                    f"dataset: {self.dataset} is a folder; of pictures, name it by --dataset folder --data-dir "
+                    f"{self.dataset}; of embeddings, add --text FILE with those of the classes"
+                )
             if self.text is None:
                 raise ValueError(
                     f"text: none given; {self.dataset} holds embeddings, and --text FILE those of the classes"

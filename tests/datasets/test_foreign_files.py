@@ -157,6 +157,10 @@ def test_what_does_not_fit_is_refused_in_one_line(name, change, reason, folder):
 def test_what_is_missing_is_named(folder):
     with pytest.raises(ValueError, match=r"text: none given; .*f\.npy holds embeddings, and --text FILE"):
         evaluate(folder / "f.npy")
+    with pytest.raises(
+        ValueError, match=r"is a folder; of pictures, name it by --dataset folder --data-dir .*; of embeddings"
+    ):
+        evaluate(folder)
     with pytest.raises(ValueError, match=r"labels: .*f\.npy has none, and accuracy needs them; give --labels FILE"):
         evaluate(folder / "f.npy", text=folder / "t.npy")
     with pytest.raises(ValueError, match=r"text: .*t\.npy is for embeddings made elsewhere, and synthetic is none"):

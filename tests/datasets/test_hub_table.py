@@ -76,6 +76,8 @@ def test_a_copy_of_clip_benchmark_is_evaluated_from_the_hub_and_its_training_ima
         asked = [path for path in hub.requests if "/resolve/" in path]
         assert any(path.endswith("test/1.tar") for path in asked)
         assert not any("train/" in path for path in asked)
+    offline = run(hub, tmp_path, "data", "check", "--dataset", "oxfordpets")  # the hub is closed, the cache is enough
+    assert "test: 48 images, 3669 published" in offline.stdout, offline.stderr
 
 
 def test_a_hub_copy_with_another_split_says_whose_it_is_and_has_no_published_rows(tmp_path):
