@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.files import sha256
-from clip_tca.core.tensors import to_tensor
-from clip_tca.datasets.formats.base import damaged
-from clip_tca.datasets.formats.registry import ARRAYS, open_arrays
+from clip_tca.datasets.text_file import read_class_texts
 
 if TYPE_CHECKING:
     from clip_tca.encoding.base import Encoder
     from clip_tca.encoding.store import Store
-
-SCALE = 100.0
-"""Logit scale where the file has none: that of OpenAI's CLIP."""
 
 
 @dataclass(frozen=True)
@@ -32,26 +26,14 @@ class GivenClassifier:
 
 
 def read_texts(path: Path, name: str | None, scale: float | None, device: str) -> GivenClassifier:
-    """Text embeddings ``(c, d)`` or ``(templates, c, d)`` from ``.npy``, ``.npz`` or ``.safetensors``.
+    """Text embeddings ``(c, d)`` or ``(templates, c, d)`` from ``.npy``, ``.npz``, ``.safetensors`` or ``.pt``.
 
     Of the arrays only ``name`` is read; None looks for the usual names. A ``scale`` of None takes the file's, else 100.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"text: {path} is not a file; give text embeddings, or class names with --model")
-    if path.suffix.lower() not in ARRAYS:
-        raise ValueError(
-            f"text: {path}; allowed are text embeddings ({', '.join(ARRAYS)}), or class names with --model"
-        )
-    file = open_arrays(path)
-    key = file.choose(name, texts=True)
-    try:
-        stored_scale = float(file.metadata.get("scale", SCALE))
-        classes = json.loads(file.metadata.get("classes", "null"))
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, error) from None
-    classifier = ZeroShotClassifier(to_tensor(file.read(key), "text").to(device), scale or stored_scale)
-    about = {"file": path.name, "name": key or "text", "sha256": sha256(path), "scale": classifier.scale}
-    return GivenClassifier(classifier, classes, {**about, "classes": classifier.n_classes})
+    texts = read_class_texts(path, name, ", or class names with --model")
+    classifier = ZeroShotClassifier(texts.rows.to(device), texts.scale_for(scale))
+    about = {"file": path.name, "name": texts.name, "sha256": sha256(path), "scale": classifier.scale}
+    return GivenClassifier(classifier, texts.classes, {**about, "classes": classifier.n_classes})
 
 
 def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> GivenClassifier:
@@ -59,8 +41,9 @@ def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale
     from clip_tca.datasets.prompts import load_prompts, read_classes
     from clip_tca.encoding.embedder import Embedder
 
-    names = list(read_classes(path).values())
-    filled = load_prompts(prompts, names)
+    classes = read_classes(path)
+    names = list(classes.values())
+    filled = load_prompts(prompts, names, raw=list(classes))
     text = Embedder(encoder, store).texts(filled)
     classifier = ZeroShotClassifier(text.to(encoder.device), scale or encoder.scale, bias=encoder.bias)
     about = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from clip_tca.core.files import natural_order
 from clip_tca.datasets.formats.base import ROWS, Shard
 from clip_tca.datasets.formats.registry import FORMATS, open_shard
 
@@ -115,9 +115,4 @@ def _shard_paths(path: Path, pattern: str) -> list[Path]:
     if not paths:
         reason = "no embeddings in this folder" if path.is_dir() else "no such file, folder or pattern"
         raise FileNotFoundError(f"{pattern}: {reason}; give {', '.join(FORMATS)} files, or - for standard input")
-    return sorted(paths, key=lambda file: [*_natural(file.name), *_natural(str(file))])
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """A key by which shard_2 comes before shard_10."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    return natural_order(paths)

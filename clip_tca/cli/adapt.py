@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,12 +68,14 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     either.add_argument("--head", metavar="FILE", help="instead: the last layer of a model, tensors weight and bias")
     text.add_argument("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
     text.add_argument(
-        "--scale", type=number, metavar="S", help="logit scale (default: the file's or model's, else 100)"
+        "--scale", type=shared.number, metavar="S", help="logit scale (default: the file's or model's, else 100)"
     )
     text.add_argument("--model", help="open_clip model to encode class names with")
     text.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
     shared.add_trust(text)
-    text.add_argument("--prompts", default="single", metavar="NAME|FILE", help="single, watt or a file of templates")
+    text.add_argument(
+        "--prompts", default="single", metavar="NAME|FILE", help="single, watt, clip80, templates or .json descriptions"
+    )
     group = command.add_argument_group("adaptation")
     group.add_argument("--method", choices=METHODS, help=f"default: {DEFAULT}, or that of --load-state")
     shared.add_method(group)
@@ -101,14 +102,6 @@ def kinds(text: str) -> tuple[Kind, ...]:
     if any(word not in KINDS for word in words):
         raise argparse.ArgumentTypeError(f"{text!r}; allowed are {', '.join(KINDS)}, with commas between them")
     return tuple(kind for kind in KINDS if kind in words)
-
-
-def number(text: str) -> float:
-    """A positive number."""
-    with suppress(ValueError):
-        if 0 < (value := float(text)) < float("inf"):
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r}; a positive number is needed, such as 100")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -163,7 +156,7 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
         fitted=options.load_state is not None,
         batch=batch,
         drop_bad=options.drop_bad_rows,
-        labels=None if options.labels is None else read_labels(Path(options.labels), given.classifier.n_classes),
+        labels=None if options.labels is None else true_classes(Path(options.labels), given),
         state=None if options.save_state is None else Path(options.save_state),
         progress=not options.quiet,
         processes=processes,
@@ -244,23 +237,11 @@ def name_of(job: Job, options: argparse.Namespace) -> str:
     return type(job.adapter).__name__ if job.fitted else options.method or DEFAULT
 
 
-def read_labels(path: Path, classes: int) -> np.ndarray:
-    """True classes from a ``.npy`` file, or from a text file with one number per line."""
-    import numpy as np
-    import torch
+def true_classes(path: Path, given: GivenClassifier) -> np.ndarray:
+    """The labels to score."""
+    from clip_tca.datasets.label_file import read_labels
 
-    from clip_tca.core.tensors import check_labels
-
-    if not path.is_file():
-        raise FileNotFoundError(f"labels: {path} is not a file")
-    try:
-        if path.suffix.lower() == ".npy":
-            labels = np.asarray(np.load(path, allow_pickle=False))
-        else:
-            labels = np.array([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=np.int64)
-    except Exception as error:  # NumPy parses the header as Python and says whatever its parser says
-        raise ValueError(f"labels: {path} is not a list of whole numbers ({error or type(error).__name__})") from None
-    return check_labels(labels, labels.size, classes, torch.device("cpu")).numpy()
+    return read_labels(path, given.classifier.n_classes).numpy()
 
 
 def stream(job: Job, options: argparse.Namespace, given: GivenClassifier) -> Tally:

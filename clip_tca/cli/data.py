@@ -10,6 +10,16 @@ from clip_tca.datasets.corruptions import COMMON, EXTRA
 from clip_tca.datasets.mirrors import MIRRORS
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
+WIDTH = 17
+"""Of the column of names."""
+
+OTHERS = {
+    "folder": "your own images: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID",
+    "demo": "icons, clip art and sketches in this package, with a small model of its own; needs no download",
+    "synthetic": "made-up embeddings; needs neither pictures nor a model",
+}
+"""Data sets that are not benchmarks."""
+
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
@@ -49,11 +59,10 @@ def list_datasets(_options: argparse.Namespace) -> int:
         mirror = (benchmark.hub_id or "none") + ("" if benchmark.verified else " (community copy, counts are checked)")
         chosen = benchmark.only((), ()) if benchmark.corrupted else benchmark
         total = f"{sum(chosen.images.values()):6d} images" if chosen.images else "not counted  "
-        print(f"{benchmark.name:12}{total}  {len(benchmark.classes):4d} classes  hub: {mirror}")
-        print(" " * 12 + _domains(benchmark))
-    print("folder      your own images: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID")
-    print("demo        icons, clip art and sketches in this package, with a small model of its own; needs no download")
-    print("synthetic   made-up embeddings; needs neither pictures nor a model")
+        print(f"{benchmark.name:{WIDTH}}{total}  {len(benchmark.classes):4d} classes  hub: {mirror}")
+        print(" " * WIDTH + _domains(benchmark))
+    for name, about in OTHERS.items():
+        print(f"{name:{WIDTH}}{about}")
     return 0
 
 
@@ -94,7 +103,12 @@ def _domains(benchmark: Benchmark) -> str:
         return (
             f"{len(COMMON)} corruptions, severity 5 (--corruption {', '.join(EXTRA)}; --severity 1 to 5), {each} each"
         )
-    return ", ".join(name if count is None else f"{name} {count}" for name, count in counts.items())
+    listed = ", ".join(name if count is None else f"{name} {count}" for name, count in counts.items())
+    if benchmark.form == "listed":
+        listed += f", CoOp's split ({benchmark.listed})"
+    if other := benchmark.hub_split:
+        listed += f"; on the hub {other.images}, another split: {other.whose}"
+    return listed
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -114,6 +128,8 @@ def compare(options: argparse.Namespace) -> int:
             print(f"  {name:{width}} {count:5d}{note or ('  <- missing' if not count else '')}")
     for name in data.ignored:
         print(f"extra, not used: {name}")
+    if data.other_split:
+        print(f"note: {data.other_split}")
     differences = data.differences()
     if missing := [domain for domain in data.expected if domain not in data.domains]:
         print(f"missing domains: {', '.join(missing)}")

@@ -21,7 +21,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="accuracy before and after adaptation",
         description="Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain.",
     )
-    shared.add_data(command, required=False)
+    shared.add_data(command, required=False, foreign=True)
+    shared.add_foreign(command)
     shared.add_model(command)
     shared.add_prompts(command)
     group = command.add_argument_group("evaluation")
@@ -138,7 +139,7 @@ def keywords(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of :func:`clip_tca.evaluate`."""
     return {
         **shared.inputs(options),
-        **shared.given(options, "seed"),
+        **shared.given(options, "seed", "text", "labels", "scale", "column", "text_column"),
         "methods": options.method or DEFAULT_METHODS,
         "options": shared.method_options(options),
         **{name: getattr(options, name) for name in PASSED_ON},

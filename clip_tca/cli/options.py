@@ -19,6 +19,9 @@ from clip_tca.results.schema import FORMATS
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
+FOREIGN = (".npy", ".npz", ".pt", ".pth", ".parquet", ".arrow", ".feather", ".ipc")
+"""Suffixes of embeddings made elsewhere: those of :mod:`clip_tca.datasets.foreign_files`, which is slow to import."""
+
 DATA = (
     "data_dir",
     "hub_id",
@@ -44,6 +47,12 @@ def dataset(text: str) -> str:
     )
 
 
+def embeddings(text: str) -> str:
+    """A data set's name, or a file or folder of embeddings made elsewhere."""
+    path = Path(text)
+    return text if path.suffix.lower() in FOREIGN or path.is_dir() else dataset(text)
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
@@ -51,10 +60,20 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def add_data(command: argparse.ArgumentParser, required: bool = True) -> None:
-    """Which images."""
+def number(text: str) -> float:
+    """A positive number."""
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}; a positive number is needed, such as 100")
+
+
+def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: bool = False) -> None:
+    """Which images; ``foreign`` allows embeddings made elsewhere as well."""
     group = command.add_argument_group("data")
-    group.add_argument("--dataset", required=required, type=dataset, help=f"{', '.join(DATASETS)} or FILE.safetensors")
+    stored = "FILE.safetensors; or with --text a file or folder of embeddings" if foreign else "FILE.safetensors"
+    kind = embeddings if foreign else dataset
+    group.add_argument("--dataset", required=required, type=kind, help=f"{', '.join(DATASETS)} or {stored}")
     group.add_argument("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: the hub")
     group.add_argument("--hub-id", metavar="ID", help="data set on the hub, a saved data set, or Parquet")
     group.add_argument("--revision", help="commit or tag on the hub")
@@ -106,7 +125,12 @@ def add_trust(group: argparse._ArgumentGroup) -> None:
 def add_prompts(command: argparse.ArgumentParser) -> None:
     """Which prompts."""
     group = command.add_argument_group("prompts")
-    group.add_argument("--prompts", metavar="NAME|FILE", help="single, watt or a file of templates (default: single)")
+    group.add_argument(
+        "--prompts",
+        metavar="NAME|FILE",
+        help="single, watt, clip80; of the data set: clip (OpenAI's), coop; a file of templates; a .json file of "
+        "descriptions of each class (default: single)",
+    )
     group.add_argument(
         "--class-names",
         metavar="raw|clean|FILE",
@@ -117,6 +141,18 @@ def add_prompts(command: argparse.ArgumentParser) -> None:
 def add_quiet(command: argparse.ArgumentParser) -> None:
     """Whether progress is shown."""
     command.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr; results and warnings stay")
+
+
+def add_foreign(command: argparse.ArgumentParser) -> None:
+    """What embeddings made elsewhere need."""
+    group = command.add_argument_group("embeddings made elsewhere (--dataset FILE|DIR)")
+    group.add_argument("--text", metavar="FILE", help="text embeddings: (classes, d) or (templates, classes, d)")
+    group.add_argument("--labels", metavar="FILE", help="true classes: .npy, .pt or text; for scoring only")
+    group.add_argument(
+        "--scale", type=number, metavar="S", help="logit scale (default: that of the text file, else 100)"
+    )
+    group.add_argument("--column", metavar="NAME", help="array, tensor or list column with the embeddings")
+    group.add_argument("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
 
 
 def add_method(group: argparse._ArgumentGroup) -> None:

@@ -149,6 +149,15 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         raise OSError(f"{path} can't be written ({error})") from error
 
 
+def natural_order(paths: Iterable[Path]) -> list[Path]:
+    """Paths in the order of the numbers in their names: shard_2 before shard_10."""
+    return sorted(paths, key=lambda path: [*_natural(path.name), *_natural(str(path))])
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
 def sha256(path: Path) -> str:
     """Hash of the content of a file."""
     digest = hashlib.sha256()

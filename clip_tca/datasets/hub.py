@@ -1,4 +1,4 @@
-"""Images through the ``datasets`` library: from the Hugging Face hub, a saved data set, or Parquet files."""
+"""Images through the ``datasets`` library: from the hub, a saved data set, Parquet files or webdataset shards."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.core.checks import one_line
-from clip_tca.core.hub_access import go_offline_if_unreachable
+from clip_tca.datasets.hub_table import load_table
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import Picture, mark
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
@@ -17,14 +16,11 @@ from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 if TYPE_CHECKING:
     from datasets import Dataset
 
-IMAGE_COLUMNS = ("image", "img", "jpg", "png")
+IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "jpeg")
 LABEL_COLUMNS = ("label", "labels", "class", "cls")
 DOMAIN_COLUMNS = ("domain", "style", "environment")
 CORRUPTION_COLUMNS = ("corruption_name", "corruption_level")
 """Together the domain of a benchmark of corruptions."""
-
-IN_MEMORY = 256_000_000
-"""Bytes of Parquet files up to which they are read whole; larger ones are copied into the cache of ``datasets``."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +48,14 @@ class Columns:
 def load_hub(
     hub_id: str, benchmark: Benchmark | None, revision: str | None = None, columns: Columns | None = None
 ) -> ImageSet:
-    """A data set by its id on the hub, or a local copy: a folder of ``save_to_disk``, a Parquet file, a folder of them.
+    """A data set by its id on the hub, or a local copy: a folder of ``save_to_disk``, Parquet files or tar shards.
 
     The ``benchmark`` has the expected domains, classes and counts; None for any other data set.
     """
-    table = _table(hub_id, revision, benchmark.split if benchmark else None)
+    published = benchmark
+    if benchmark is not None and Path(hub_id).name == Path(benchmark.hub_id).name:
+        benchmark = benchmark.on_hub()
+    table, commit = load_table(hub_id, revision, benchmark.split if benchmark else None)
     from datasets import ClassLabel, Image
 
     columns = columns or Columns()
@@ -85,7 +84,7 @@ def load_hub(
         for name, rows in by_domain.items()
     }
     local = Path(hub_id).exists()
-    commit = None if local else _revision(table)
+    commit = None if local else commit
     if revision and commit and re.fullmatch(r"[0-9a-f]{40}", revision) and commit != revision:
         raise ValueError(f"{hub_id}: revision {revision} is not available; offline, the cache has {commit}")
     origin = {"kind": "local" if local else "hub", "id": hub_id, "revision": None if local else commit or revision}
@@ -94,49 +93,14 @@ def load_hub(
     if not domains:
         where = domain or ", ".join(CORRUPTION_COLUMNS)
         raise ValueError(f"{hub_id}: none of the domains {', '.join(benchmark.domains)} in column {where!r}")
-    return ImageSet(benchmark.name, classes, domains, origin, benchmark.images, benchmark.class_images, ignored)
-
-
-def _table(hub_id: str, revision: str | None, split: str | None = None) -> Dataset:
-    """All splits, concatenated, or the one named ``split`` where there is one."""
-    if not Path(hub_id).exists():
-        go_offline_if_unreachable()
-    import datasets
-
-    datasets.disable_progress_bars()
-    path = Path(hub_id)
-    try:
-        if path.is_dir() and any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
-            loaded: Any = datasets.load_from_disk(hub_id)
-        elif path.is_file() or (path.is_dir() and any(path.rglob("*.parquet"))):
-            loaded = _parquet([path] if path.is_file() else sorted(path.rglob("*.parquet")))
-        elif path.is_dir():
-            raise FileNotFoundError("neither a saved data set nor Parquet files inside")
-        else:
-            loaded = datasets.load_dataset(hub_id, revision=revision)
-    except Exception as error:
-        raise ValueError(
-            f"{hub_id}: could not be loaded as a data set ({one_line(error)}); check the name and the network, "
-            "or give a local copy: --data-dir FOLDER, or --hub-id PATH of a saved data set or Parquet file"
-        ) from error
-    if isinstance(loaded, dict):
-        parts = [loaded[name] for name in ([split] if split in loaded else loaded)]
-        loaded = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
-    if not len(loaded):
-        raise ValueError(f"{hub_id}: the data set has no rows")
-    return loaded
-
-
-def _parquet(files: list[Path]) -> Any:
-    """Parquet files: no cache is needed where they fit into memory, so that a home that can't be written is enough."""
-    import datasets
-    import pyarrow.parquet as pq
-    from datasets.table import InMemoryTable
-
-    if sum(file.stat().st_size for file in files) > IN_MEMORY:
-        return datasets.load_dataset("parquet", data_files=list(map(str, files)))
-    tables = [datasets.Dataset(InMemoryTable(pq.ParquetFile(file).read())) for file in files]
-    return datasets.concatenate_datasets(tables)
+    data = ImageSet(benchmark.name, classes, domains, origin, benchmark.images, benchmark.class_images, ignored)
+    if published is not None and published is not benchmark and published.hub_split is not None:
+        data.origin["split"] = published.hub_split.whose
+        data.other_split = (
+            f"the hub copy has another split ({published.hub_split.whose}), published results are for CoOp's "
+            f"({', '.join(f'{images} images' for images in published.images.values())})"
+        )
+    return data
 
 
 def _column(table: Dataset, given: str | None, usual: tuple[str, ...], what: str, optional: bool = False) -> str:
@@ -164,7 +128,11 @@ def _labels(
         return list(classes), [classes.index(word) for word in words]
     labels = {word: benchmark.label(word) for word in set(words)}
     if unknown := sorted(word for word, label in labels.items() if label is None):
-        raise ValueError(f"{where}: {unknown[0]!r} is not a class of {benchmark.title}")
+        count = len(benchmark.classes)
+        raise ValueError(
+            f"{where}: {unknown[0]!r} is not a class of {benchmark.title}; allowed are its {count} names, and their "
+            f"numbers from 0 to {count - 1}"
+        )
     return benchmark.classes, [labels[word] or 0 for word in words]
 
 
@@ -175,6 +143,8 @@ def _domains(
     columns = [column] if column else []
     if not column and benchmark is not None and benchmark.corrupted:
         columns = [name for name in CORRUPTION_COLUMNS if name in table.column_names]
+    if not columns and benchmark is not None and len(benchmark.domains) == 1:
+        return {name: list(range(len(table))) for name in benchmark.domains}
     if not columns and benchmark is not None:
         raise ValueError(
             f"{hub_id}: no domain column among {', '.join(table.column_names)}; name it by --domain-column"
@@ -244,9 +214,3 @@ def _own(file: str, hub_id: str) -> bool:
     place = Path(hub_id)
     roots = [place.parent if place.is_file() else place] if place.exists() else [config.HF_DATASETS_CACHE, HF_HUB_CACHE]
     return any(Path(file).resolve().is_relative_to(Path(root).resolve()) for root in roots)
-
-
-def _revision(table: Dataset) -> str | None:
-    """The commit, from the path of the cached files."""
-    matches = (re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]) for file in table.cache_files)
-    return next((match.group(1) for match in matches if match), None)

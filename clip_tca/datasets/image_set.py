@@ -98,7 +98,8 @@ class ImageSet:
     """A data set: raw class names in the order of the labels, images by domain, and where it came from, for the record.
 
     ``expected`` holds the published numbers of images by domain, ``expected_classes`` those of each class, both empty
-    if there are none; ``ignored`` names folders and files that were not used.
+    if there are none; ``ignored`` names folders and files that were not used. ``other_split`` says so if these are not
+    the images of published results, though all are there.
     """
 
     name: str
@@ -108,6 +109,7 @@ class ImageSet:
     expected: dict[str, int] = field(default_factory=dict)
     expected_classes: dict[str, list[int]] = field(default_factory=dict)
     ignored: list[str] = field(default_factory=list)
+    other_split: str = ""
 
     def corrupted(self, corruption: Corruption) -> ImageSet:
         """The same images, corrupted."""

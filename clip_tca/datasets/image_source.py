@@ -108,11 +108,15 @@ class ImageSource:
         if self.data_dir is not None:
             from clip_tca.datasets.corrupted_sets import load_corrupted
             from clip_tca.datasets.folder import load_benchmark, load_folder
+            from clip_tca.datasets.listed_files import load_listed
 
             folder = Path(self.data_dir).expanduser()
             if benchmark is None:
                 return load_folder(folder)
-            return (load_corrupted if benchmark.corrupted else load_benchmark)(folder, benchmark)
+            if benchmark.home and (folder / benchmark.home).is_dir():  # the others there have folders of the same names
+                folder /= benchmark.home
+            by_form = {"folders": load_benchmark, "listed": load_listed}
+            return by_form.get(benchmark.form, load_corrupted)(folder, benchmark)
         if benchmark is not None and (copy := self._copy()):
             from clip_tca.datasets.local_copy import load_copy
 

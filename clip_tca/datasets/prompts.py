@@ -1,12 +1,14 @@
-"""Prompts: templates and class names, in text files that people can edit.
+"""Prompts: templates and class names, in text files that people can edit, or descriptions of each class.
 
 A template file has one template a line, with ``{}`` where the class name goes. A class-name file has one class a line,
-in the order of the labels: ``raw`` or ``raw = readable name``. Lines that begin with ``#`` are comments.
+in the order of the labels: ``raw`` or ``raw = readable name``. Lines that begin with ``#`` are comments. Descriptions
+are whole sentences, in a JSON file as CuPL's: ``{"class name": ["a sentence", …], …}``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,37 +16,111 @@ from pathlib import Path
 
 from clip_tca.core.resources import resource
 
-NAMED = ("single", "watt")
+NAMED = ("single", "watt", "clip80")
+"""Templates for any data set; ``clip80`` are OpenAI's for ImageNet."""
+
+BY_DATASET = ("clip", "coop")
+"""Templates that depend on the data set: OpenAI's, and the one of CoOp, with which others publish results."""
+
 CLASS_NAMES = ("clean", "raw")
+
+SAME_CLASSES = {"imagenet-c": "imagenet", "imagenet-v2": "imagenet", "imagenet-sketch": "imagenet"}
+"""Data sets with the class list of another one."""
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Every class name in every template, in place of its ``{}``; the name is ``single``, ``watt`` or the file's."""
+    """Every class name in every template, in place of its ``{}``, or descriptions of each class in place of templates.
+
+    The name is that of the templates, or that of the file.
+    """
 
     name: str
     templates: tuple[str, ...]
     classes: tuple[str, ...]
+    descriptions: tuple[tuple[str, ...], ...] = ()
 
     def texts(self) -> list[str]:
-        """All prompts, template by template: (templates · classes,)."""
+        """All prompts: template by template (templates · classes,), or the descriptions class by class."""
+        if self.descriptions:
+            return [sentence for sentences in self.descriptions for sentence in sentences]
         return [template.replace("{}", name) for template in self.templates for name in self.classes]
 
     def fingerprint(self) -> str:
-        """Hash of all prompts, in order."""
-        return hashlib.sha256("\n".join(self.texts()).encode()).hexdigest()
+        """Hash of all prompts, in order, and of how many describe each class."""
+        counts = "".join(f"\n{len(sentences)}" for sentences in self.descriptions)
+        return hashlib.sha256(("\n".join(self.texts()) + counts).encode()).hexdigest()
 
 
-def load_prompts(name: str, classes: Sequence[str]) -> Prompts:
-    """The templates ``name`` (``single``, ``watt`` or a file) for the class names given."""
+def load_prompts(
+    name: str, classes: Sequence[str], dataset: str | None = None, raw: Sequence[str] | None = None
+) -> Prompts:
+    """The templates ``name`` for the class names given.
+
+    Args:
+        name: One of :data:`NAMED`; one of :data:`BY_DATASET`; a file of templates; a ``.json`` file of descriptions.
+        classes: Readable class names.
+        dataset: The data set, for the templates that depend on it.
+        raw: Raw class names, by which descriptions may name the classes too.
+    """
+    if name in BY_DATASET:
+        return Prompts(name, tuple(_of_dataset(name, dataset)), tuple(classes))
     path = resource(f"prompts/{name}.txt") if name in NAMED else Path(name)
-    lines = _lines(path, f"prompts: {name!r} is neither a file nor one of {', '.join(NAMED)}")
+    if name not in NAMED and path.suffix.lower() == ".json":
+        return Prompts(path.name, (), tuple(classes), _descriptions(path, classes, raw or classes))
+    return Prompts(name if name in NAMED else path.name, tuple(_templates(path, name)), tuple(classes))
+
+
+def _of_dataset(name: str, dataset: str | None) -> list[str]:
+    """The templates of ``clip`` or ``coop`` for a data set."""
+    known = dict(line.split(" = ", 1) for _, line in _lines(resource("prompts/coop.txt"), "coop.txt is missing"))
+    if dataset not in known:
+        where = f"has none for {dataset}" if dataset else "depends on a data set of the registry, and this is none"
+        raise ValueError(f"prompts: {name!r} {where}; allowed are {', '.join(NAMED)} and a file")
+    if name == "coop":
+        return [known[dataset]]
+    file = "clip80" if dataset.startswith("imagenet") else f"clip/{dataset}"
+    return _templates(resource(f"prompts/{file}.txt"), name)
+
+
+def _templates(path: Path, name: str) -> list[str]:
+    lines = _lines(path, f"prompts: {name!r} is neither a file nor one of {', '.join((*NAMED, *BY_DATASET))}")
     for number, line in lines:
         if "{}" not in line:
             raise ValueError(f"{path}, line {number}: {line!r} has no {{}}; write it where the class name goes")
     if not lines:
         raise ValueError(f"{path}: no template; write one a line, such as: a photo of a {{}}")
-    return Prompts(name if name in NAMED else path.name, tuple(line for _, line in lines), tuple(classes))
+    return [line for _, line in lines]
+
+
+def _descriptions(path: Path, classes: Sequence[str], raw: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The sentences for each class, which a file names by its readable or its raw name, in any spelling."""
+    try:
+        content = json.loads(_text(path, f"prompts: {path} is not a file"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f'{path}: not JSON ({error}); write {{"class name": ["a sentence", …], …}}') from None
+    if not isinstance(content, dict) or not content:
+        raise ValueError(f'{path}: no classes in it; write {{"class name": ["a sentence", …], …}}')
+    for name, sentences in content.items():
+        whole = isinstance(sentences, list) and all(isinstance(text, str) and text.strip() for text in sentences)
+        if not whole or not sentences:
+            raise ValueError(f"{path}: {name!r} has no list of sentences; write at least one for each class")
+    found = {_letters(name): tuple(sentences) for name, sentences in content.items()}
+    described = []
+    for name, other in zip(classes, raw, strict=True):
+        sentences = found.get(_letters(name)) or found.get(_letters(other))
+        if sentences is None:
+            raise ValueError(
+                f"{path}: no description of the class {name!r}; its {len(content)} names begin with "
+                f"{', '.join(map(repr, list(content)[:3]))}; add it, or rename the classes with --class-names FILE"
+            )
+        described.append(sentences)
+    return tuple(described)
+
+
+def _letters(name: str) -> str:
+    """A class name without case, and without what is neither letter nor digit."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def read_classes(path: Path) -> dict[str, str]:
@@ -63,7 +139,7 @@ def read_classes(path: Path) -> dict[str, str]:
 @lru_cache
 def known_classes(dataset: str) -> dict[str, str]:
     """Readable class names by raw ones, of a data set of the registry."""
-    return read_classes(resource(f"prompts/classes/{dataset}.txt"))
+    return read_classes(resource(f"prompts/classes/{SAME_CLASSES.get(dataset, dataset)}.txt"))
 
 
 def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> list[str]:
@@ -97,11 +173,15 @@ def clean(raw: str) -> str:
 
 def _lines(path: Path, missing: str) -> list[tuple[int, str]]:
     """Numbered lines that are neither empty nor comments."""
+    numbered = ((number, line.strip()) for number, line in enumerate(_text(path, missing).splitlines(), 1))
+    return [(number, line) for number, line in numbered if line and not line.startswith("#")]
+
+
+def _text(path: Path, missing: str) -> str:
+    """The text of a file; ``missing`` is the error if there is none."""
     if not path.is_file():
         raise FileNotFoundError(missing)
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    numbered = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
-    return [(number, line) for number, line in numbered if line and not line.startswith("#")]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clip_tca.core.processes import current
 from clip_tca.core.progress import Progress
+from clip_tca.core.tensors import unit
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import fault, mark
 from clip_tca.datasets.prompts import Prompts
@@ -62,13 +63,19 @@ class Embedder:
         return not self.compare or agrees_with_cpu(self.encoder)
 
     def texts(self, prompts: Prompts) -> Tensor:
-        """Text embeddings ``(templates, classes, d)``, in float32 on the CPU."""
+        """Text embeddings ``(templates, classes, d)``, in float32 on the CPU.
+
+        Descriptions are averaged for each class, as unit vectors, and count as one template.
+        """
         key = text_key(self.encoder.identity, prompts) if self.store else {}
         rows = self.store.texts(key) if self.store else None
         if rows is None:
             rows = self._encode_texts(prompts.texts())
             if self._storable and self.store:
                 self.store.keep_texts(key, rows)
+        if prompts.descriptions:
+            parts = unit(rows).split([len(sentences) for sentences in prompts.descriptions])
+            return torch.stack([part.mean(dim=0) for part in parts])[None]
         return rows.reshape(len(prompts.templates), len(prompts.classes), -1)
 
     def _encode_texts(self, texts: list[str]) -> Tensor:

@@ -13,8 +13,9 @@ from torch import Tensor
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
+from clip_tca.datasets.foreign_files import SUFFIXES, ForeignFiles
 from clip_tca.datasets.image_set import ImageSet
-from clip_tca.datasets.image_source import ImageSource
+from clip_tca.datasets.image_source import NAMES, ImageSource
 from clip_tca.datasets.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
 from clip_tca.datasets.registry import BENCHMARKS, domain_named
 from clip_tca.datasets.synthetic import synthetic
@@ -56,13 +57,20 @@ class Inputs(ImageSource):
         trust_pickle: Load a legacy checkpoint that is a pickle, which can run any code.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
-        prompts: ``single``, ``watt`` or a file of templates; not used by a model with its own head.
+        prompts: As in :func:`clip_tca.datasets.prompts.load_prompts`: ``single``, ``watt``, ``clip80``, ``clip``,
+            ``coop``, or a file of templates or (``.json``) descriptions; not used by a model with its own head.
         class_names: ``clean``, ``raw`` or a class-name file, which for a model with its own head names all its outputs.
         skip_bad: Continue without images that can't be read.
         cache: Read and write the embedding store.
         workers: Processes that decode images; None is the number of cores, at most 8.
         encode_batch_size: Images encoded together.
         seed: Of the synthetic set.
+        text: Text embeddings for a ``dataset`` that is a file or folder of embeddings made elsewhere, as in
+            :class:`clip_tca.datasets.foreign_files.ForeignFiles`, like the next four and ``label_column``.
+        labels: Their true classes.
+        scale: Their logit scale.
+        column: Array or column with the embeddings.
+        text_column: Array with the text embeddings.
     """
 
     model: str | None = None
@@ -77,12 +85,18 @@ class Inputs(ImageSource):
     workers: int | None = None
     encode_batch_size: int = BATCH
     seed: int = 0
+    text: str | None = None
+    labels: str | None = None
+    scale: float | None = None
+    column: str | None = None
+    text_column: str | None = None
 
     def embed(self) -> Embedded:
         """Embed the data set and the prompts, or read the stored embeddings."""
         check_whole("workers", self.workers, 0, also=None)
         check_whole("encode_batch_size", self.encode_batch_size)
-        stored = self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
+        is_foreign = self._is_foreign()
+        stored = is_foreign or self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
         names_model = self.model or self.pretrained or self.precision != "auto"
         names_pictures = self.data_dir or self.hub_id or self.corruptions or self.severities or self.corrupt
         if stored and (names_model or names_pictures):
@@ -90,12 +104,51 @@ class Inputs(ImageSource):
                 f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder, hub and corruptions "
                 "don't apply"
             )
+        if is_foreign:
+            return self._foreign()
         if self.dataset == "synthetic":
             return self._stored(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
         if self.dataset.endswith(".safetensors"):
             data = load_embeddings(self.dataset, f"text.{Path(self.prompts).name}")
             return self._stored(data, Path(self.dataset).stem, {"kind": "embeddings", "path": self.dataset})
         return self._encoded()
+
+    def _is_foreign(self) -> bool:
+        """Whether ``dataset`` is embeddings that were made elsewhere; ValueError for options that need that."""
+        path = Path(self.dataset)
+        own = self.dataset in (*NAMES, "synthetic") or (path.suffix == ".safetensors" and self.text is None)
+        if not own and (path.suffix.lower() in SUFFIXES or path.is_dir()):
+            if self.text is None and path.is_dir():
+                raise ValueError(
+                    f"dataset: {self.dataset} is a folder; of pictures, name it by --dataset folder --data-dir "
+                    f"{self.dataset}; of embeddings, add --text FILE with those of the classes"
+                )
+            if self.text is None:
+                raise ValueError(
+                    f"text: none given; {self.dataset} holds embeddings, and --text FILE those of the classes"
+                )
+            return True
+        for name in ("text", "labels", "scale", "column", "text_column"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: {getattr(self, name)} is for embeddings made elsewhere, and {self.dataset} is none; give "
+                    f"a file ({', '.join(SUFFIXES)}) or a folder as --dataset"
+                )
+        return False
+
+    def _foreign(self) -> Embedded:
+        files = ForeignFiles(
+            Path(self.dataset),
+            Path(self.text or ""),
+            None if self.labels is None else Path(self.labels),
+            self.scale,
+            None if self.class_names in CLASS_NAMES else Path(self.class_names),
+            self.column,
+            self.text_column,
+            self.label_column,
+        )
+        data = files.load()
+        return self._stored(data, Path(self.dataset).resolve().stem, files.about(data))
 
     def _stored(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> Embedded:
         chosen = [domain_named(domain, list(data.domains)) for domain in self.domains]
@@ -124,7 +177,8 @@ class Inputs(ImageSource):
         return Embedded(data, about)
 
     def _encoded(self) -> Embedded:
-        load_prompts(self.prompts, ())  # cheap checks come before expensive work
+        known = self.dataset if self.dataset in BENCHMARKS else None
+        load_prompts(self.prompts, (), known)  # cheap checks come before expensive work
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
         encoder = make_encoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
@@ -134,8 +188,8 @@ class Inputs(ImageSource):
         data = self.load()
         head = self._head(encoder, data)
         how = self.class_names if head is None or self.class_names in CLASS_NAMES else "clean"
-        names = class_names(data.classes, how, self.dataset if self.dataset in BENCHMARKS else None)
-        prompts = load_prompts(self.prompts, names) if head is None else None
+        names = class_names(data.classes, how, known)
+        prompts = load_prompts(self.prompts, names, known, data.classes) if head is None else None
         began = time.perf_counter()
         compare = self.device == "auto" and encoder.device.type == "mps"
         options = self.skip_bad, self.workers, self.encode_batch_size, self.progress, compare
@@ -184,7 +238,7 @@ class Inputs(ImageSource):
         return head_for(head, data.classes, model)
 
     def _prompt_info(self, prompts: Prompts, text: Tensor) -> PromptInfo:
-        return {
+        info: PromptInfo = {
             "name": prompts.name,
             "templates": list(prompts.templates),
             "class_names": self.class_names if self.class_names in CLASS_NAMES else Path(self.class_names).name,
@@ -192,6 +246,9 @@ class Inputs(ImageSource):
             "texts_sha256": prompts.fingerprint(),
             "embeddings_sha256": checksum(text),
         }
+        if prompts.descriptions:
+            info["descriptions"] = len(prompts.texts())
+        return info
 
 
 def _data_info(data: ImageSet, left_out: int) -> DataInfo:
@@ -204,7 +261,7 @@ def _data_info(data: ImageSet, left_out: int) -> DataInfo:
             name: {"images": len(domain), "per_class": counts[name], "files_sha256": domain.fingerprint()}
             for name, domain in data.domains.items()
         },
-        "differences": data.differences(),
+        "differences": [*data.differences(), *filter(None, [data.other_split])],
         "ignored": data.ignored,
         "left_out": left_out,
     }

@@ -24,7 +24,8 @@ from clip_tca.methods.registry import Nature
 class TextPrompts:
     """The class prompts, as text and as unit embeddings of every template ``(templates, classes, d)``.
 
-    Templates have ``{}`` for the class; the first is the plain one. The tokenizer makes tokens ``(n, length)``.
+    Templates have ``{}`` for the class; the first is the plain one. There are none if the classes are described: then
+    the embeddings are ``(1, classes, d)``. The tokenizer makes tokens ``(n, length)``.
     """
 
     classes: tuple[str, ...]
@@ -60,6 +61,11 @@ def required_prompts(task: Task, method: str) -> TextPrompts:
         raise UnsuitableModelError(
             f"method: {method!r} works on text prompts, and this classifier has none; give class names and a model "
             "with a text tower, or use a method for any linear classifier, such as tent or t3a"
+        )
+    if not task.prompts.templates:
+        raise UnsuitableModelError(
+            f"method: {method!r} puts class names into templates, and these prompts are descriptions; use --prompts "
+            "single, watt or a file of templates"
         )
     return task.prompts
 

@@ -10,7 +10,7 @@ from clip_tca.report.markup import Content, Safe, count, join, tag
 from clip_tca.report.run import Run, Section
 from clip_tca.results.schema import PROTOCOLS, MethodInfo, Setting
 from clip_tca.results.stream_words import stream_words
-from clip_tca.results.table import has_batches, head_line, model_line
+from clip_tca.results.table import has_batches, head_line, model_line, prompt_line
 
 MEANING: dict[Setting, str] = {
     "transductive": "one fit on the whole domain",
@@ -28,14 +28,12 @@ def facts(run: Run) -> Safe:
     seeds = len(record["seeds"])
     shuffles = "one shuffle" if seeds == 1 else f"{seeds} shuffles, mean ± standard deviation"
     order = [*([f"batch {record['batch_size']}"] if has_batches(record) else []), *stream_words(record), shuffles]
-    templates = prompts["templates"] if prompts else []
-    template = f"“{templates[0]}”" if len(templates) == 1 else f"{len(templates)} templates"
     without = head_line(model) or "stored with the embeddings"
     return definitions(
         {
             "Data": f"{record['dataset']}: {size}",
             "Model": model_line(model) if model else "stored embeddings; the file does not say of which model",
-            "Prompts": f"{prompts['name']}: {template}" if prompts else without,
+            "Prompts": f"{prompts['name']}: {prompt_line(prompts)}" if prompts else without,
             "Setting": f"{record['setting']}: {MEANING[record['setting']]}",
             "Protocol": f"{record['protocol']}: accuracy divided by {PROTOCOLS[record['protocol']]}",
             "Order": ", ".join(order),

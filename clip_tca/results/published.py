@@ -2,21 +2,32 @@
 
 WATT never saw the last batch of 128 of an image folder and still divided by all images; the TCA paper divided by the
 images seen. So each row carries its divisor, and WATT's rows appear twice: as published, and rescaled to the images
-seen. Of models that authors have trained and not published, the numbers are in the files and in no table.
+seen. Of models that authors have trained and not published, the numbers are in the files and in no table. A row with
+``when`` is for one setting, batch size and stream, and stands beside that alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from clip_tca.core.resources import resource
 from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, ModelInfo
 from clip_tca.results.stream_words import stream_words
 
-FILES = ("clip_vit_b16", "clip_vit_b32", "resnet18", "resnet50", "vit_b16")
+FILES = (
+    "clip_vit_b16",
+    "clip_vit_b16_literature",
+    "clip_vit_b32",
+    "clip_vit_b32_literature",
+    "clip_vit_l14_literature",
+    "resnet18",
+    "resnet50",
+    "vit_b16",
+)
 
 NOT_STATED = "not stated"
 """The divisor of a row whose authors don't name it."""
@@ -64,7 +75,24 @@ def why_not(record: EvaluationRecord) -> str | None:
         return f"{title}: they are for {' and '.join(of) or 'models that their authors trained'}, this is {name}"
     if record["data"]["differences"]:
         return f"{title}: they are for the whole data set, and the counts differ"
+    rows = cast("dict[str, Any]", _content(record))["datasets"][dataset]["methods"].values()
+    if not any(in_setting(record, row.get("when")) for row in rows):
+        return f"{title}: none are known for this setting and order of images"
     return None
+
+
+def in_setting(record: EvaluationRecord, when: Mapping[str, Any] | None) -> bool:
+    """Whether the record was made as ``when`` says: setting, batch size and stream; what it does not say is plain.
+
+    Without a ``when`` the authors' setting is known from their papers, and any of ours may stand beside it.
+    """
+    stream = cast("Mapping[str, Any]", record).get("stream") or {}
+    drawn = {name: value for name, value in stream.items() if value not in (None, False, "iid")}
+    if when is None:
+        return not drawn
+    if drawn != when.get("stream", {}) or record["setting"] != when["setting"]:
+        return False
+    return "batch_size" not in when or record["batch_size"] == int(when["batch_size"])
 
 
 def published_source(record: EvaluationRecord) -> str:
@@ -81,6 +109,8 @@ def published_rows(record: EvaluationRecord, domains: list[str]) -> list[Publish
     benchmark = content["datasets"][record["dataset"]]
     rows = []
     for method, row in benchmark["methods"].items():
+        if not in_setting(record, row.get("when")):
+            continue
         if "accuracy" not in row and not set(benchmark["domains"]) <= set(domains):
             continue  # an average over other domains
         forms = [("accuracy", "average", "", PROTOCOLS.get(row["protocol"], NOT_STATED))]
@@ -99,7 +129,8 @@ def _content(record: EvaluationRecord) -> dict[str, Any] | None:
     """The file with numbers of the record's model on its data set."""
     model, dataset = record["model"], record["dataset"]
     return next(
-        (file for file in map(published, FILES) if model and _can_be_had(file, dataset) and _same(file, model)), None
+        (file for file in map(published, FILES) if model and _can_be_had(file, dataset) and same_model(file, model)),
+        None,
     )
 
 
@@ -108,7 +139,8 @@ def _can_be_had(file: dict[str, Any], dataset: str) -> bool:
     return dataset in file["datasets"] and "training" not in file["datasets"][dataset]
 
 
-def _same(file: dict[str, Any], model: ModelInfo) -> bool:
+def same_model(file: dict[str, Any], model: ModelInfo) -> bool:
+    """Whether a file's numbers were measured with this model, by its name and the tag or the hash of its weights."""
     return model["model"] in file["models"] and (
         model["pretrained"] in file["pretrained"] or model["weights"] in file["weights"]
     )

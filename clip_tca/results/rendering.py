@@ -12,6 +12,7 @@ from typing import Any
 from clip_tca.results.metric_table import metric_table
 from clip_tca.results.schema import FORMATS, EvaluationRecord
 from clip_tca.results.side_tables import side_tables
+from clip_tca.results.suite_table import suite_tables
 from clip_tca.results.table import Table, headline
 
 
@@ -131,7 +132,7 @@ def render(
         if format == "table" and not metrics and (lead := headline(record)):
             table.title = [*lead, "", *table.title]
         tables += [table, *side_tables(record)]
-    return render_tables(tables, format)
+    return render_tables([*tables, *suite_tables(listed)], format)
 
 
 def render_tables(tables: Sequence[Table], format: str) -> str:  # noqa: A002

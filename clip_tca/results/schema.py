@@ -77,10 +77,11 @@ class ModelInfo(TypedDict):
 
 
 class PromptInfo(TypedDict):
-    """The prompts: name and templates, and which class names filled them."""
+    """The prompts: name and templates, and which class names filled them; or how many ``descriptions`` there are."""
 
     name: str
     templates: list[str]
+    descriptions: NotRequired[int]
     class_names: str
     classes: NotRequired[list[str]]
     texts_sha256: NotRequired[str]

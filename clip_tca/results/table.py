@@ -7,7 +7,7 @@ from statistics import fmean, pstdev
 
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.published import published_rows, published_source, why_not
-from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, MethodInfo, ModelInfo
+from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, MethodInfo, ModelInfo, PromptInfo
 from clip_tca.results.stream_words import stream_words
 from clip_tca.results.values import averages, worst_tenth
 
@@ -116,6 +116,14 @@ def model_line(model: ModelInfo) -> str:
     return f"{model['model']} ({weights}sha256 {model['weights'][:12]}), {model['precision']}, {model['device']}"
 
 
+def prompt_line(prompts: PromptInfo) -> str:
+    """The template, or how many templates or descriptions there are."""
+    count = len(prompts["templates"])
+    if "descriptions" in prompts:
+        return f"{prompts['descriptions']} descriptions of the classes"
+    return f'"{prompts["templates"][0]}"' if count == 1 else f"{count} templates"
+
+
 def head_line(model: ModelInfo | None) -> str | None:
     """The model's own head, if that classifies; None if prompts do, or it is not known."""
     return f"the model's own head, {model['head']} classes" if model and "head" in model else None
@@ -194,12 +202,13 @@ def title_lines(record: EvaluationRecord, what: str = "Accuracy (%)") -> list[st
     model, prompts = record["model"], record["prompts"]
     if model:
         lines.append(f"Model {model_line(model)}.")
+    origin = record["data"]["origin"]
+    if "text" in origin:
+        lines.append(f"Embeddings {origin['path']}, classes {origin['text']}, logit scale {origin['scale']:g}.")
     if head := head_line(model):
         lines.append(f"Classifier: {head}.")
     if prompts:
-        count = len(prompts["templates"])
-        templates = f'"{prompts["templates"][0]}"' if count == 1 else f"{count} templates"
-        lines.append(f"Prompts {prompts['name']}: {templates}, {prompts['class_names']} class names.")
+        lines.append(f"Prompts {prompts['name']}: {prompt_line(prompts)}, {prompts['class_names']} class names.")
     return lines
 
 

@@ -55,7 +55,7 @@ def test_the_same_seed_prints_the_same_table(capsys):
     assert printed[0] == printed[1] != ""
 
 
-@pytest.mark.parametrize("arguments", [[], ["eval"], ["eval", "--dataset", "imagenet"], ["fly"]])
+@pytest.mark.parametrize("arguments", [[], ["eval"], ["eval", "--dataset", "imagenette"], ["fly"]])
 def test_wrong_usage_exits_with_2(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)

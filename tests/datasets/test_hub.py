@@ -212,7 +212,7 @@ def test_parquet_files_need_no_cache_unless_they_are_large(tmp_path, monkeypatch
     pacs().to_parquet(tmp_path / "file.parquet")
     expected = load_hub(str(tmp_path / "file.parquet"), PACS)
     assert not (tmp_path / "datasets").exists()
-    monkeypatch.setattr("clip_tca.datasets.hub.IN_MEMORY", 0)
+    monkeypatch.setattr("clip_tca.datasets.hub_table.IN_MEMORY", 0)
     cached = load_hub(str(tmp_path / "file.parquet"), PACS)
     assert (tmp_path / "datasets").exists()
     assert {name: domain.fingerprint() for name, domain in cached.domains.items()} == {

@@ -103,3 +103,42 @@ def test_a_repeated_class_is_an_error(tmp_path):
     (tmp_path / "names.txt").write_text("a\nb\na = c\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"line 3.*repeats"):
         class_names(["a", "b"], str(tmp_path / "names.txt"))
+
+
+def test_descriptions_name_a_class_by_either_name_in_any_spelling(tmp_path):
+    (tmp_path / "cupl.json").write_text(
+        '{"Wheaten-Terrier": ["A terrier.", "A dog with a soft coat."], "am GENERAL hummer": ["A car."], "x": ["No."]}'
+    )
+    prompts = load_prompts(
+        str(tmp_path / "cupl.json"), ["hummer", "wheaten terrier"], None, ["AM General/Hummer", "wt"]
+    )
+    assert prompts.name == "cupl.json"
+    assert prompts.templates == ()
+    assert prompts.descriptions == (("A car.",), ("A terrier.", "A dog with a soft coat."))
+    assert prompts.texts() == ["A car.", "A terrier.", "A dog with a soft coat."]
+
+
+def test_the_fingerprint_of_descriptions_follows_which_class_a_sentence_is_of(tmp_path):
+    marks = set()
+    for content in ('{"a": ["1", "2"], "b": ["3"]}', '{"a": ["1"], "b": ["2", "3"]}'):
+        (tmp_path / "d.json").write_text(content)
+        marks.add(load_prompts(str(tmp_path / "d.json"), ["a", "b"]).fingerprint())
+    assert len(marks) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"a": ["one"]}', r"d\.json: no description of the class 'b'; its 1 names begin with 'a'; add it"),
+        ('{"a": ["one"], "b": []}', "'b' has no list of sentences"),
+        ('{"a": ["one"], "b": "two"}', "'b' has no list of sentences"),
+        ('{"a": ["one"], "b": [" "]}', "'b' has no list of sentences"),
+        ("[]", "no classes in it"),
+        ("{", "not JSON"),
+    ],
+)
+def test_bad_descriptions_are_refused_in_one_line(content, reason, tmp_path):
+    (tmp_path / "d.json").write_text(content)
+    with pytest.raises(ValueError, match=reason) as error:
+        load_prompts(str(tmp_path / "d.json"), ["a", "b"])
+    assert "\n" not in str(error.value)

@@ -312,3 +312,16 @@ def test_the_three_styles_of_the_demo_are_three_entries():
     from clip_tca.datasets.demo import demo_set
 
     assert len({domain.fingerprint() for domain in demo_set().domains.values()}) == 3
+
+
+def test_descriptions_count_as_one_template_the_mean_of_their_unit_embeddings(encoder, tmp_path):
+    (tmp_path / "d.json").write_text('{"cat": ["a cat", "a small animal", "it purrs"], "dog": ["a dog"]}')
+    prompts = load_prompts(str(tmp_path / "d.json"), ["cat", "dog"])
+    text = Embedder(encoder).texts(prompts)
+    one = [
+        torch.nn.functional.normalize(encoder.encode_texts([t]), dim=1)[0]
+        for t in ("a cat", "a small animal", "it purrs")
+    ]
+    assert text.shape == (1, 2, one[0].shape[0])
+    torch.testing.assert_close(text[0, 0], torch.stack(one).mean(dim=0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(text[0, 1], torch.nn.functional.normalize(encoder.encode_texts(["a dog"]), dim=1)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import sys
 from pathlib import Path
 
@@ -289,3 +290,22 @@ def test_peak_memory_sees_what_was_there_for_a_while():
 def test_half_precision_and_gradients_do_not_go_together(folder):
     with pytest.raises(ValueError, match=r"'tent' needs gradients.*--precision fp32"):
         evaluate(folder, "tent", precision="fp16")
+
+
+def test_with_descriptions_methods_on_templates_refuse_in_one_line_and_the_others_run(folder, tmp_path):
+    classes = sorted(path.name for path in (folder / "icon").iterdir())
+    sentences = {
+        name: [f"a drawing of a {name}", f"the sign for {name}"][: 1 + i % 2] for i, name in enumerate(classes)
+    }
+    (tmp_path / "d.json").write_text(json.dumps(sentences))
+    given = {"prompts": str(tmp_path / "d.json"), "options": {"steps": 1}}
+    record = evaluate(folder, "zero-shot", "linear-tca", "tent", **given)
+    assert record["prompts"]["descriptions"] == 4
+    assert record["prompts"]["templates"] == []
+    assert "Prompts d.json: 4 descriptions of the classes, clean class names." in render([record])
+    for method in ("watt-s", "clipartt", "tpt"):
+        with pytest.raises(
+            ValueError, match=rf"method: '{method}' puts class names into templates, and these"
+        ) as error:
+            evaluate(folder, method, **given)
+        assert "\n" not in str(error.value)
