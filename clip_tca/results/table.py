@@ -87,7 +87,7 @@ def comparison(records: dict[str, EvaluationRecord]) -> list[Table]:
 def has_batches(record: EvaluationRecord) -> bool:
     """Whether results depend on the batch size: by the setting, the protocol, or a base method."""
     whole = record["setting"] == "transductive" and record["protocol"] == "full"
-    return not whole or any("base" in method for method in record["methods"])
+    return not whole or any(_in_batches(method, record) for method in record["methods"])
 
 
 def model_line(model: ModelInfo) -> str:
