@@ -60,15 +60,16 @@ EVERY = "all"
 
 RIVALS = "rivals"
 """Name for :data:`RIVAL_METHODS`."""
+_SINCE = ("tda", "dmn", "oga", "transclip", "stata", "zlap", "gmm")
 
 ALLOWED = (
     f"{', '.join([*ON_EMBEDDINGS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it; "
-    f"{EVERY} is every method but the oracle, {RIVALS} the default and {', '.join(BASES[BASES.index('tda') :])}"
+    f"{EVERY} is every method but the oracle, {RIVALS} the default and {', '.join(_SINCE)}"
 )
 DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "conditional-tca")
 
-RIVAL_METHODS = (*DEFAULT_METHODS, *BASES[BASES.index("tda") :])
-"""The defaults and what was published since, on embeddings alone."""
+RIVAL_METHODS = (*DEFAULT_METHODS, *_SINCE)
+"""The defaults, and what was published since 2024 on embeddings alone."""
 
 GROUPS = (EVERY, RIVALS)
 """Names that stand for several methods."""

@@ -100,7 +100,7 @@ def same_data(records: dict[str, EvaluationRecord]) -> list[dict[str, Evaluation
 def has_batches(record: EvaluationRecord) -> bool:
     """Whether results depend on the batch size: by the setting, the protocol, or a base method."""
     whole = record["setting"] == "transductive" and record["protocol"] == "full"
-    return not whole or any("base" in method for method in record["methods"])
+    return not whole or any(_in_batches(method, record) for method in record["methods"])
 
 
 def dataset_name(record: EvaluationRecord) -> str:

@@ -250,7 +250,8 @@ def test_methods_on_embeddings_get_rows_of_unit_length():
 def test_a_base_method_s_table_says_its_batch_size():
     record = clip_tca.evaluate("synthetic", methods=["zero-shot", "t3a"], batch_size=50)
     assert "batch 50" in render([record], "table")
-    assert "batch" not in render([clip_tca.evaluate("synthetic", methods=["zero-shot"], batch_size=50)], "table")
+    for methods in (["zero-shot"], ["zero-shot", "zlap"]):
+        assert "batch" not in render([clip_tca.evaluate("synthetic", methods=methods, batch_size=50)], "table")
 
 
 def test_linear_tca_forgets_by_its_own_map(folder):
