@@ -276,7 +276,7 @@ def test_what_is_no_data_set_says_so(tmp_path):
     with pytest.raises(ValueError, match="needs --data-dir"):
         ImageSource("folder").load()
     with pytest.raises(ValueError, match="allowed are pacs"):
-        ImageSource("imagenet").load()
+        ImageSource("imagenette").load()
 
 
 def test_rows_without_image_label_or_domain(tmp_path):
