@@ -134,12 +134,14 @@ class Getter:
                 self._place(path, stage / file.into, file)
             os.replace(stage, self.folder)
             self._count(str(mirror), revision, [{"url": f.url, **hashes} for f, _, hashes in loaded])
-        except ValueError:  # what was loaded is not the data set
+            shutil.rmtree(downloads, ignore_errors=True)
+        except ValueError:  # what was loaded is not the data set; after any other end it is worth keeping
             shutil.rmtree(self.folder, ignore_errors=True)
+            for file in files:
+                (downloads / file.name).unlink(missing_ok=True)
             raise
         finally:
             shutil.rmtree(stage, ignore_errors=True)
-            shutil.rmtree(downloads, ignore_errors=True)
 
     def _load(self, file: RemoteFile, downloads: Path, hub: bool) -> tuple[Path, dict[str, str]]:
         local = Path(file.url)
@@ -170,7 +172,10 @@ class Getter:
         """Compare with the published counts, then write the receipt: the last step."""
         with Progress(None, f"counting {self.benchmark.name}", "image", self.progress):
             usual = self.benchmark.only((), ()) if self.benchmark.corrupted else self.benchmark
-            data = load_copy(self.folder, usual)
+            try:
+                data = load_copy(self.folder, usual)
+            except FileNotFoundError:
+                raise ValueError(f"it does not look like {self.benchmark.layout()}") from None
             if wrong := data.differences():
                 raise ValueError(f"it is not complete ({'; '.join(wrong[:3])}{'; …' if wrong[3:] else ''})")
             domains = {

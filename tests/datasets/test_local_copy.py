@@ -69,10 +69,11 @@ def test_broken_mirrors_fall_through_to_the_next_and_the_receipt_says_which(tmp_
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     files = {"cut.zip": small(), "wrong.tar.gz": small(), "few.tar.gz": small(1), "good.tar.gz": small(), "no": b"text"}
+    files["other.zip"] = zipped({"notes/read.me": b"no images"})
     with FileServer(files, {"cut.zip": "stuck"}) as server:
         wrong = Mirror(files=(RemoteFile(server.url("wrong.tar.gz"), {"md5": "0" * 32}),))
         broken = [Mirror("nobody/vlcs"), *map(server.url, ("gone.zip", "cut.zip")), wrong]
-        broken += map(server.url, ("few.tar.gz", "no"))
+        broken += map(server.url, ("few.tar.gz", "other.zip", "no"))
         folder = getter(tmp_path, *broken, server.url("good.tar.gz")).get()
         assert folder == tmp_path / "data" / "vlcs"
         receipt = json.loads((folder / RECEIPT).read_text())
@@ -81,7 +82,7 @@ def test_broken_mirrors_fall_through_to_the_next_and_the_receipt_says_which(tmp_
         assert {name: about["images"] for name, about in receipt["domains"].items()} == dict.fromkeys(VLCS.domains, 10)
         assert sorted(names(tmp_path / "data")) == [DOWNLOADS, ".vlcs.lock", "vlcs"]
         shutil.rmtree(tmp_path / "data")
-        with pytest.raises(ValueError, match="any of its 6 mirrors") as failure:
+        with pytest.raises(ValueError, match="any of its 7 mirrors") as failure:
             getter(tmp_path, *broken).get()
     lines = str(failure.value).splitlines()
     reasons = [
@@ -90,6 +91,7 @@ def test_broken_mirrors_fall_through_to_the_next_and_the_receipt_says_which(tmp_
         "bytes",
         "wrong.tar.gz: its MD5 is",
         "few.tar.gz: it is not complete (Caltech101 5 images of 10; LabelMe 5 images of 10; SUN09 5 images of 10; …)",
+        "other.zip: it does not look like VLCS/{Caltech101",
         "no: ",
     ]
     for line, reason in zip(lines[1:], reasons, strict=False):
@@ -142,6 +144,19 @@ def test_a_run_that_was_killed_while_unpacking_leaves_nothing_that_looks_complet
         (one.root / ".vlcs.part" / "VLCS" / "SUN09" / "dog" / "half.jpg").write_bytes(b"")
         assert not one.folder.exists()
         assert not list(one.get().rglob("half.jpg"))
+
+
+def test_a_run_that_was_interrupted_after_its_download_does_not_load_it_again(tmp_path, monkeypatch):
+    with FileServer({"good.tar.gz": small()}) as server:
+        one = getter(tmp_path, server.url("good.tar.gz"))
+        with monkeypatch.context() as patch:
+            patch.setattr("clip_tca.datasets.local_copy.unpack", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                one.get()
+        assert not one.folder.exists()
+        one.get()
+        assert len(server.requests) == 1
+        assert not (one.root / DOWNLOADS / "vlcs").exists()
 
 
 def test_get_goes_on_after_a_kill_and_check_finds_it_complete(own_cache, monkeypatch, capsys):
