@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.files import sha256
+from clip_tca.core.remote import Location
 from clip_tca.core.tensors import to_tensor
 from clip_tca.datasets.formats.base import damaged
 from clip_tca.datasets.formats.registry import ARRAYS, open_arrays
@@ -31,7 +31,7 @@ class GivenClassifier:
     kind: Literal["text", "head"] = "text"
 
 
-def read_texts(path: Path, name: str | None, scale: float | None, device: str) -> GivenClassifier:
+def read_texts(path: Location, name: str | None, scale: float | None, device: str) -> GivenClassifier:
     """Text embeddings ``(c, d)`` or ``(templates, c, d)`` from ``.npy``, ``.npz`` or ``.safetensors``.
 
     Of the arrays only ``name`` is read; None looks for the usual names. A ``scale`` of None takes the file's, else 100.
@@ -54,7 +54,7 @@ def read_texts(path: Path, name: str | None, scale: float | None, device: str) -
     return GivenClassifier(classifier, classes, {**about, "classes": classifier.n_classes})
 
 
-def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> GivenClassifier:
+def encode_texts(path: Location, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> GivenClassifier:
     """Class names, one a line as in :mod:`clip_tca.datasets.prompts`, put into prompts and encoded."""
     from clip_tca.datasets.prompts import load_prompts, read_classes
     from clip_tca.encoding.embedder import Embedder

@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
+from clip_tca.core.remote import Location, locate
 from clip_tca.core.resources import resource
 
 NAMED = ("single", "watt")
@@ -37,7 +37,7 @@ class Prompts:
 
 def load_prompts(name: str, classes: Sequence[str]) -> Prompts:
     """The templates ``name`` (``single``, ``watt`` or a file) for the class names given."""
-    path = resource(f"prompts/{name}.txt") if name in NAMED else Path(name)
+    path = resource(f"prompts/{name}.txt") if name in NAMED else locate(name)
     lines = _lines(path, f"prompts: {name!r} is neither a file nor one of {', '.join(NAMED)}")
     for number, line in lines:
         if "{}" not in line:
@@ -47,7 +47,7 @@ def load_prompts(name: str, classes: Sequence[str]) -> Prompts:
     return Prompts(name if name in NAMED else path.name, tuple(line for _, line in lines), tuple(classes))
 
 
-def read_classes(path: Path) -> dict[str, str]:
+def read_classes(path: Location) -> dict[str, str]:
     """Readable class names by raw ones, in the order of a class-name file."""
     names: dict[str, str] = {}
     for number, line in _lines(path, f"class names: {path} is not a file"):
@@ -77,7 +77,7 @@ def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> lis
     if how == "clean":
         readable = known_classes(dataset) if dataset else {}
     else:
-        readable = read_classes(Path(how)) if Path(how).is_file() else {}
+        readable = read_classes(locate(how)) if locate(how).is_file() else {}
         if not readable:
             raise ValueError(f"class names: {how!r} is neither a file nor one of {', '.join(CLASS_NAMES)}")
         if unknown := [name for name in readable if name not in raw]:
@@ -95,7 +95,7 @@ def clean(raw: str) -> str:
     return " ".join(raw.replace("_", " ").split()) or raw
 
 
-def _lines(path: Path, missing: str) -> list[tuple[int, str]]:
+def _lines(path: Location, missing: str) -> list[tuple[int, str]]:
     """Numbered lines that are neither empty nor comments."""
     if not path.is_file():
         raise FileNotFoundError(missing)
