@@ -17,7 +17,7 @@ from pathlib import Path
 
 from clip_tca.bulk.progress import Progress
 from clip_tca.bulk.tally import Tally
-from clip_tca.core.files import scratch, write_text
+from clip_tca.core.files import scratch, sweep_beside, write_text
 from clip_tca.core.remote import Location
 
 
@@ -49,6 +49,8 @@ class SharedOutput:
     def _check(self, overwrite: bool) -> None:
         if isinstance(self.target, Path) and not self.target.parent.is_dir():
             raise FileNotFoundError(f"output: the folder {self.target.parent} does not exist; create it first")
+        if isinstance(self.target, Path):
+            sweep_beside(self.target)
         if not self.single and self.target.is_file():
             raise ValueError(f"output: {self.target} is a file, and a folder is to be written; choose another name")
         if self.record.exists():

@@ -126,10 +126,10 @@ def task(text: str) -> tuple[int, int]:
 
 def run(options: argparse.Namespace) -> int:
     """Adapt, and print a summary."""
-    check_words(options)
     from clip_tca.bulk.allocator import return_large_blocks
     from clip_tca.core.processes import current
 
+    check_words(options)
     return_large_blocks()
     processes = current()
     job, given = processes.together(lambda: prepare(options, processes))

@@ -116,8 +116,7 @@ def _close_after(stack: ExitStack, handle: int | None) -> None:
 
 def _locked_folder(path: Path) -> tuple[Path, int | None]:
     """A new folder beside ``path``, and the lock on it if the system has locks; those of killed runs are removed."""
-    ours = re.compile(rf"{re.escape(_prefix(path))}[a-z0-9_]{{8}}({re.escape(WHOLE)})?{re.escape(PART)}")
-    sweep(path.parent / name for name in os.listdir(path.parent) if ours.fullmatch(name))
+    sweep_beside(path)
     while True:
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix=PART))
         try:
@@ -165,6 +164,12 @@ def sweep(leftovers: Iterable[Path]) -> None:
                 shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
             finally:
                 os.close(handle)
+
+
+def sweep_beside(path: Path) -> None:
+    """Remove what killed runs that wrote ``path`` have left beside it."""
+    ours = re.compile(rf"{re.escape(_prefix(path))}[a-z0-9_]{{8}}({re.escape(WHOLE)})?{re.escape(PART)}")
+    sweep(path.parent / name for name in os.listdir(path.parent) if ours.fullmatch(name))
 
 
 def write_text(path: Location, text: str) -> None:
