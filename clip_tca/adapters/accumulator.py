@@ -38,8 +38,12 @@ class Accumulator(ABC):
         """Everything needed to go on, by the names in :attr:`shapes`."""
         return {name: torch.as_tensor(value) for name, value in self._values().items()}
 
+    def partial_state(self) -> dict[str, Tensor]:
+        """Also what is needed to merge it with other parts of the same stream, as if they had never been apart."""
+        return self.state()
+
     def restore(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-        """Put back what :meth:`state` gave.
+        """Put back what :meth:`state` or :meth:`partial_state` gave.
 
         Args:
             tensors: By the names in :attr:`shapes`.

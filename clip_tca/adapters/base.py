@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
@@ -34,6 +33,7 @@ from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.state import SavedState, read_state, save_state
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_flag, check_whole
+from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import (
     CHUNK,
     Array,
@@ -432,29 +432,34 @@ class Adapter(ABC):
         """Options, counters and everything learned: what :meth:`save` writes."""
         self._update()
         solution = {f"solution.{name}": tensor for name, tensor in self._solution.items()}
-        observed = {
-            f"{name}.{part}": tensor
-            for name, accumulator in self._accumulators.items()
-            for part, tensor in accumulator.state().items()
-        }
+        return self._saved(solution, {name: part.state() for name, part in self._accumulators.items()})
+
+    def partial_state(self) -> SavedState:
+        """Options, counters, g and what was observed, not solved: one part of a fit, to be merged with others."""
+        self._settle()
+        g = {"classifier.weight": self.classifier.weight, "classifier.bias": self.classifier.bias}
+        return self._saved(g, {name: part.partial_state() for name, part in self._accumulators.items()})
+
+    def _saved(self, tensors: dict[str, Tensor], observed: dict[str, dict[str, Tensor]]) -> SavedState:
+        parts = {f"{name}.{key}": tensor for name, part in observed.items() for key, tensor in part.items()}
         return SavedState(
             kind=type(self).__name__,
             options=self.parameters(),
             counters={"seen": self._seen, "last": self._last, "dtype": str(self._dtype).removeprefix("torch.")},
             shape=(self.classifier.dim, self.classifier.n_classes),
             classifier=self.classifier.fingerprint(),
-            tensors={**solution, **observed},
+            tensors={**tensors, **parts},
         )
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Location) -> None:
         """Write the options and everything learned to one safetensors file; a stream can go on from it."""
-        save_state(Path(path), self.state())
+        save_state(locate(path), self.state())
 
     @classmethod
-    def load(cls: type[A], path: str | Path, classifier: LinearClassifier, device: str | None = None) -> A:
+    def load(cls: type[A], path: str | Location, classifier: LinearClassifier, device: str | None = None) -> A:
         """Read what :meth:`save` wrote, onto ``device`` (default: where the classifier is)."""
         target = torch.device(device) if device else classifier.device
-        saved = read_state(Path(path), target)
+        saved = read_state(locate(path), target)
         saved.check(path, cls.__name__, classifier)
         try:
             adapter = cls(classifier, **saved.options)

@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from clip_tca.adapters.state import read_state
+from clip_tca.adapters.state import read_fit
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.files import atomic, write_tensors
+from clip_tca.core.remote import Location
 
 SUFFIXES = (".onnx", ".safetensors")
 
 
-def load_head(path: Path) -> LinearClassifier:
+def load_head(path: Location) -> LinearClassifier:
     """The classifier in a saved state; no class texts are needed."""
-    saved = read_state(path)
+    saved = read_fit(path)
     solution = saved.part("solution")
     if "weight" not in solution or "bias" not in solution:
         raise ValueError(

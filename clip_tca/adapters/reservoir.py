@@ -6,6 +6,7 @@ keys are kept. The key depends on the arrival number alone, so no random state h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,6 +67,15 @@ class Reservoir(Accumulator):
     def begin_segment(self, first: int) -> None:
         """The next row is number ``first`` of the whole stream."""
         self.seen = first
+
+    def partial_state(self) -> dict[str, Tensor]:
+        """Also the number of its first row."""
+        return {**self.state(), "first": torch.as_tensor(self.first)}
+
+    def restore(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        """Put back what :meth:`state` or :meth:`partial_state` gave."""
+        super().restore(tensors, sizes)
+        self.first = int(tensors.get("first", torch.tensor(self.first)))
 
     def _values(self) -> dict[str, Any]:
         return {"rows": self.rows(), "order": torch.from_numpy(np.sort(self.order)), "seen": self.seen}

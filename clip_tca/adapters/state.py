@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,8 @@ from torch import Tensor
 
 from clip_tca.adapters.registry import adapter_classes
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.files import write_tensors
+from clip_tca.core.files import local_copy, write_tensors
+from clip_tca.core.remote import Location
 
 if TYPE_CHECKING:
     from clip_tca.adapters.base import Adapter
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("clip_tca")
 
 FORMAT = 1
+
+TASK = "task"
+"""Counter of a saved part of a fit: which of how many tasks."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class SavedState:
         prefix = f"{name}."
         return {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
 
-    def check(self, path: str | Path, kind: str, classifier: LinearClassifier) -> None:
+    def check(self, path: str | Location, kind: str, classifier: LinearClassifier) -> None:
         """Raise ValueError unless this is a ``kind`` for as many classes and dimensions as the classifier has."""
         if self.kind != kind:
             raise ValueError(f"{path}: holds a {self.kind}; use {self.kind}.load")
@@ -63,7 +66,7 @@ class SavedState:
             log.warning("%s was fitted with other class texts, another scale or another head than those given", path)
 
 
-def save_state(path: Path, state: SavedState) -> None:
+def save_state(path: Location, state: SavedState) -> None:
     """Write atomically: the file appears whole under its final name, or not at all."""
     record = {
         "format": FORMAT,
@@ -84,11 +87,12 @@ def checksum(record: str, tensors: dict[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():  # one without numbers may have strides that can't be viewed as bytes
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def read_state(path: Path, device: torch.device | str = "cpu") -> SavedState:
+def read_state(path: Location, device: torch.device | str = "cpu") -> SavedState:
     """A saved adapter of any class; no classifier is needed.
 
     Raises:
@@ -98,7 +102,7 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> SavedState:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; save an adapter there first")
     try:
-        with safe_open(str(path), "pt", device=str(device)) as file:
+        with local_copy(path) as local, safe_open(str(local), "pt", device=str(device)) as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         if metadata["checksum"] != checksum(metadata["clip_tca"], tensors):
@@ -115,7 +119,15 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> SavedState:
     return saved
 
 
-def load_adapter(path: Path, classifier: LinearClassifier, device: torch.device) -> Adapter:
+def read_fit(path: Location) -> SavedState:
+    """A saved adapter that has learned; a part of a fit is refused."""
+    saved = read_state(path)
+    if TASK in saved.counters:
+        raise ValueError(f"{path}: what one task has seen, not a whole fit; merge all of them first: clip-tca merge")
+    return saved
+
+
+def load_adapter(path: Location, classifier: LinearClassifier, device: torch.device) -> Adapter:
     """A saved adapter, of the class that the file names.
 
     Raises:
@@ -123,7 +135,7 @@ def load_adapter(path: Path, classifier: LinearClassifier, device: torch.device)
         ValueError: If it is not a saved adapter of this package, or belongs to another classifier.
     """
     classes = adapter_classes()
-    kind = read_state(path).kind
+    kind = read_fit(path).kind
     if kind not in classes:
         raise ValueError(f"{path}: holds a {kind!r}; allowed are {', '.join(classes)}")
     return classes[kind].load(path, classifier, str(device))

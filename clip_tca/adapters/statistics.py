@@ -8,6 +8,7 @@ streams as exactly as the covariance does.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
@@ -142,6 +143,24 @@ class StreamMoments(Accumulator):
             moments = sibling.merge(moments) if number & 1 else moments.merge(sibling)
             level, number = level + 1, number >> 1
         self.segments[level, number] = moments
+
+    def partial_state(self) -> dict[str, Tensor]:
+        """The segments one by one, as ``segments`` ``(s, 2)`` and tensors whose first dimension is theirs."""
+        parts = [(keys, vars(moments)) for keys, moments in sorted(self.segments.items())]
+        numbers = torch.tensor([keys for keys, _ in parts], dtype=torch.int64).reshape(-1, 2)
+        rest = {name: torch.as_tensor(value) for name, value in vars(self.current).items()}
+        stacked = {
+            f"segment_{name}": torch.stack([torch.as_tensor(values[name]) for _, values in parts])
+            for name in (rest if parts else ())
+        }
+        return {**rest, **stacked, "segments": numbers}
+
+    def restore(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+        """Put back what :meth:`state` or :meth:`partial_state` gave."""
+        super().restore(tensors, sizes)
+        for i, (level, number) in enumerate(tensors.get("segments", torch.zeros(0, 2)).tolist()):
+            sums = {name: tensors[f"segment_{name}"][i] for name in self.shapes if name != "n"}
+            self.segments[int(level), int(number)] = Moments(int(tensors["segment_n"][i]), **sums)
 
     def _values(self) -> dict[str, Any]:
         return vars(self.total())

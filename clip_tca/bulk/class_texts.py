@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.files import sha256
+from clip_tca.core.remote import Location
 from clip_tca.datasets.text_file import read_class_texts
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class GivenClassifier:
     kind: Literal["text", "head"] = "text"
 
 
-def read_texts(path: Path, name: str | None, scale: float | None, device: str) -> GivenClassifier:
+def read_texts(path: Location, name: str | None, scale: float | None, device: str) -> GivenClassifier:
     """Text embeddings ``(c, d)`` or ``(templates, c, d)`` from ``.npy``, ``.npz``, ``.safetensors`` or ``.pt``.
 
     Of the arrays only ``name`` is read; None looks for the usual names. A ``scale`` of None takes the file's, else 100.
@@ -36,7 +36,7 @@ def read_texts(path: Path, name: str | None, scale: float | None, device: str) -
     return GivenClassifier(classifier, texts.classes, {**about, "classes": classifier.n_classes})
 
 
-def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> GivenClassifier:
+def encode_texts(path: Location, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> GivenClassifier:
     """Class names, one a line as in :mod:`clip_tca.datasets.prompts`, put into prompts and encoded."""
     from clip_tca.datasets.prompts import load_prompts, read_classes
     from clip_tca.encoding.embedder import Embedder

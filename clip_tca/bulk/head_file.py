@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from clip_tca.bulk.class_texts import GivenClassifier
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.files import sha256
+from clip_tca.core.remote import Location
 from clip_tca.datasets.formats.base import damaged
 from clip_tca.datasets.formats.safetensors import SafetensorsFile
 
@@ -15,7 +15,7 @@ PREFIXES = ("", "head.")
 """What may stand before ``weight`` and ``bias``; ``head.`` in files of embeddings."""
 
 
-def read_head(path: Path, device: str) -> GivenClassifier:
+def read_head(path: Location, device: str) -> GivenClassifier:
     """``weight`` ``(c, d)`` and ``bias`` ``(c,)`` (zero if there is none) of a safetensors file.
 
     Rows are taken as they are, unless the file's metadata have ``normalize``, as those of ``clip-tca export`` do.

@@ -27,6 +27,9 @@ class HubShard(TableShard):
             raise ValueError(f"{where}: no rows")
         super().__init__(Path(f"{number:05d}.parquet"), column, where)
 
+    def stamp(self) -> None:
+        """None: what a name on the hub stands for may change."""
+
     def _open(self) -> tuple[pa.Schema, None]:
         return self._head.schema, None
 

@@ -2,74 +2,40 @@
 
 There are two passes: the first collects statistics, the second applies the map. With a ``batch`` there is one pass, in
 order: every batch is predicted as soon as the statistics include it. Several processes each take a share of the rows;
-the first one merges their statistics, solves, and gives the solution to all.
+the first one merges their statistics, solves, and gives the solution to all. Tasks are processes that know nothing of
+each other: each saves its statistics, or takes a solution and adapts its share of the shards.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from clip_tca.adapters.base import Adapter
+from clip_tca.adapters.partial import save_partial
 from clip_tca.bulk.application import Application
+from clip_tca.bulk.fingerprint import input_fingerprint, run_fingerprint
 from clip_tca.bulk.layout import Layout
+from clip_tca.bulk.limits import check_classes, check_space
 from clip_tca.bulk.overlap import read_ahead, write_behind
 from clip_tca.bulk.reading import CheckedBlock, checked_blocks
 from clip_tca.bulk.shards import WorkUnit, share
+from clip_tca.bulk.shared_output import SharedOutput
 from clip_tca.bulk.staging import FULL, Staging
+from clip_tca.bulk.tally import Tally
 from clip_tca.core.processes import Processes
 from clip_tca.core.progress import Progress
+from clip_tca.core.remote import Location
 from clip_tca.core.tensors import to_tensor
 from clip_tca.datasets.formats.base import Result, Sink, block_rows
-from clip_tca.datasets.formats.registry import ARRAYS
-
-
-@dataclass
-class Tally:
-    """Counts of a run: rows used, rows left out by work unit, correct predictions after and before; and seconds.
-
-    ``same`` is the row that all of the first pass were equal to; None if they differ, or there were none.
-    """
-
-    rows: int = 0
-    bad: dict[int, list[int]] = field(default_factory=dict)
-    right: int = 0
-    right_before: int = 0
-    fitting_seconds: float = 0.0
-    adapting_seconds: float = 0.0
-    same: np.ndarray | None = None
-
-    def __add__(self, other: Tally) -> Tally:
-        """The counts of two processes."""
-        return Tally(
-            self.rows + other.rows,
-            {**self.bad, **other.bad},
-            self.right + other.right,
-            self.right_before + other.right_before,
-            max(self.fitting_seconds, other.fitting_seconds),
-            max(self.adapting_seconds, other.adapting_seconds),
-            _same(self, other),
-        )
-
-    def look(self, z: np.ndarray) -> None:
-        """Add rows ``(n, d)`` of the first pass, before they are counted."""
-        if len(z) and (self.rows == 0 or self.same is not None):
-            first = z[0].copy() if self.same is None else self.same
-            self.same = first if bool((z == first).all()) else None
-
-    def leave_out(self, checked: CheckedBlock) -> None:
-        """Add the bad rows of a block."""
-        if len(checked.bad):
-            self.bad.setdefault(checked.unit.number, []).extend(checked.bad.tolist())
 
 
 @dataclass
@@ -78,7 +44,8 @@ class Job:
 
     An adapter that was ``fitted`` before is used as it is. Any other learns in the first of two passes or, with a
     ``batch``, from that many rows at a time in one pass, and is saved in the file ``state``. ``labels`` ``(n,)``, the
-    true classes, are for scoring only. ``drop_bad`` leaves out rows that hold NaN or infinity.
+    true classes, are for scoring only. ``drop_bad`` leaves out rows that hold NaN or infinity. ``task`` ``(i, n)`` is
+    the i-th of n tasks that share the work without knowing of each other.
     """
 
     layout: Layout
@@ -88,9 +55,12 @@ class Job:
     batch: int | None = None
     drop_bad: bool = False
     labels: np.ndarray | None = None
-    state: Path | None = None
+    state: Location | None = None
     progress: bool = False
+    task: tuple[int, int] | None = None
     processes: Processes = field(default_factory=Processes)
+    _whole_shards = False
+    """Whether no shard is cut, because its output can only be written whole."""
 
     def check(self) -> None:
         """Raise ValueError for options that contradict each other."""
@@ -103,54 +73,121 @@ class Job:
             raise ValueError("online: rows are taken in order, one after another; start one process")
         if self.batch and self.fitted:
             raise ValueError("online: learns from every batch, and a loaded state is used as it is; choose one of them")
+        if self.task and (self.batch or self.processes.size > 1):
+            raise ValueError("task: a task is one process that takes rows in any order; without --online and torchrun")
+        if self.task and self.layout.single:
+            raise ValueError("task: tasks do not share one output file; name a folder")
         if self.fitted and self.state is not None:
             raise ValueError(
                 "save_state: a loaded state is used as it is, and there is nothing new to save; leave it out"
             )
         self.adapter.check_options()
-        self._check_classes()
+        check_classes(self.adapter)
 
-    def run(self, target: Path, overwrite: bool, record: Callable[[Tally], str]) -> Tally:
+    def run(self, target: Location, overwrite: bool, record: Callable[[Tally], str]) -> Tally:
         """Write ``target`` and its record; the counts of all processes."""
         together, first = self.processes.together, self.processes.first
-        stage = together(lambda: Staging(target, single=self.layout.single, overwrite=overwrite, first=first))
+        output = together(lambda: self._output(target, overwrite))
         try:
             with ExitStack() as stack:
-                together(lambda: stack.enter_context(stage) if first else None)  # the first has the lock,
+                together(lambda: stack.enter_context(output) if first else None)  # the first has the lock,
                 if not first:  # or nobody goes in
-                    stack.enter_context(stage)
-                together(lambda: self._check_space(stage.folder.parent))
-                tally = self.adapt(stage.staged()[0])
+                    stack.enter_context(output)
+                tally = self.adapt(output)
                 if first:
-                    stage.record.write_text(record(tally), encoding="utf-8")
-                    stage.commit()
+                    output.write_record(record(tally))
+                    output.commit()
         except OSError as error:
             if error.errno in FULL:
-                raise self._full(error, target) from error
+                raise self._full(error, output) from error
             raise
         return tally
 
-    def adapt(self, out: Path) -> Tally:
-        """Fit, and write everything below ``out`` (a folder or a file)."""
-        all_units = self.layout.source.units()
-        units = share(all_units, self.processes.rank, self.processes.size)
-        fitting = Tally()
-        if self.batch is None and not self.fitted:
-            fitting = self._fit(units)
-        elif self.batch is None and self.drop_bad:  # how many rows are left has to be known before the first is written
-            fitting = self._sum(lambda: self._scan(units, lambda _checked: None))
-        tally = self._sum(lambda: self.adapt_units(units, lambda unit: self._sink(out, unit, all_units, fitting.bad)))
+    def _output(self, target: Location, overwrite: bool) -> Staging | SharedOutput:
+        """Where the output is written: at once if it can be, else shard by shard."""
+        source = self.layout.source
+        shards = source.shards if self.task is None else [source.shards[i] for i in self._shard_numbers(self._units())]
+        several = len(source.shards) > 1 and not self.layout.single
+        about: dict[str, Any] = {
+            "single": self.layout.single,
+            "overwrite": overwrite,
+            "first": self.processes.first,
+            "fingerprint": run_fingerprint(self) if several else None,
+            "shards": self.layout.written(target, shards),
+        }
+        if isinstance(target, Path) and self.task is None:
+            return Staging(target, **about)
+        self._whole_shards = True
+        return SharedOutput(target, task=self.task, **about)
+
+    def _units(self) -> list[WorkUnit]:
+        """The units of this process."""
+        rank, size = (
+            (self.processes.rank, self.processes.size) if self.task is None else (self.task[0] - 1, self.task[1])
+        )
+        return share(self.layout.source.units(), rank, size, self._whole_shards or self.task is not None)
+
+    def _shard_numbers(self, units: list[WorkUnit]) -> list[int]:
+        return sorted({unit.shard for unit in units})
+
+    def adapt(self, output: Staging | SharedOutput) -> Tally:
+        """Fit, and write everything that an earlier run has not finished."""
+        units, source, processes = self._units(), self.layout.source, self.processes
+        kept = {i: output.finished(source.shards[i].path.name) for i in self._shard_numbers(units)}
+        beginning = {unit.shard for unit in units if unit.start == 0}  # a shard counts where its first rows are
+        done = [replace(tally, kept=1) for i, tally in kept.items() if tally is not None and i in beginning]
+        rest = [unit for unit in units if kept[unit.shard] is None]
+        left = sum(processes.all_gather(sum(unit.stop - unit.start for unit in rest)))
+        if isinstance(output, Staging):
+            processes.together(lambda: check_space(self.layout, left, output.folder))
+        fitting = self._first_pass(units, output)
+        all_units = source.units()
+        mine = {i for i in kept if [u for u in all_units if u.shard == i] == [u for u in units if u.shard == i]}
+
+        def finish(shard: int, tally: Tally) -> None:
+            if shard in mine:  # of a shard that several processes write, none knows when it is finished
+                output.finish(source.shards[shard].path.name, tally)
+
+        def sink_of(unit: WorkUnit) -> Sink:
+            return self._sink(output.out, unit, all_units, fitting.bad)
+
+        tally = self._sum(lambda: sum(done, self.adapt_units(rest, sink_of, finish)))
         tally.fitting_seconds = fitting.fitting_seconds
+        return tally
+
+    def _first_pass(self, units: list[WorkUnit], output: Staging | SharedOutput) -> Tally:
+        """Fit, or count the rows that are left, which has to be known before the first is written; once for a run."""
+        if self.batch is not None or (self.fitted and not self.drop_bad):
+            return Tally()
+        progress = output.progress if self.task is None else None
+        kept = None
+        if progress is not None and self.processes.first:
+            kept = progress.kept_fit(self.adapter.classifier, self.device)
+        if (found := self.processes.broadcast(kept, self.device)) is not None:
+            self.adapter = found[0] or self.adapter
+            self.processes.together(self._save)
+            return found[1]
+        tally = self._sum(lambda: self._scan(units, lambda _checked: None)) if self.fitted else self._fit(units)
+        if progress is not None and self.processes.first:
+            progress.keep_fit(None if self.fitted else self.adapter, tally)
+        return tally
+
+    def fit_only(self) -> Tally:
+        """Fit and save the state; of a task what it has observed, to be merged with that of the others."""
+        if self.task is None:
+            return self._fit(self._units())
+        units = share(self.layout.source.units(), self.task[0] - 1, self.task[1])
+        tally = self._observe(units)
+        if self.state is not None:
+            save_partial(self.adapter, self.state, self.task, input_fingerprint(self))
         return tally
 
     def _fit(self, units: list[WorkUnit]) -> Tally:
         adapter, processes = self.adapter, self.processes
         began = time.perf_counter()
-        dtype = torch.float64 if self.layout.source.dtype == np.float64 else torch.float32
-        adapter.begin(self.device, dtype, units[0].first if units else 0)
-        tally = self._sum(lambda: self._scan(units, self._learn))
-        processes.together(lambda: _check_rows(tally, 2))
-        processes.together(lambda: _check_variance(tally))
+        tally = self._observe(units)
+        processes.together(lambda: tally.check_rows(2))
+        processes.together(tally.check_variance)
         others = processes.gather(adapter, self.device)[1:]
         if processes.first:
             for other in others:
@@ -162,6 +199,11 @@ class Job:
         processes.together(self._save)
         tally.fitting_seconds = time.perf_counter() - began
         return tally
+
+    def _observe(self, units: list[WorkUnit]) -> Tally:
+        dtype = torch.float64 if self.layout.source.dtype == np.float64 else torch.float32
+        self.adapter.begin(self.device, dtype, units[0].first if units else 0)
+        return self._sum(lambda: self._scan(units, self._learn))
 
     def _save(self) -> None:
         if self.state is not None and self.processes.first:
@@ -187,14 +229,19 @@ class Job:
                 bar.update(checked.read)
         return tally
 
-    def adapt_units(self, units: list[WorkUnit], sink_of: Callable[[WorkUnit], Sink]) -> Tally:
-        """Read, adapt and write, all at the same time, shard after shard."""
+    def adapt_units(
+        self,
+        units: list[WorkUnit],
+        sink_of: Callable[[WorkUnit], Sink],
+        finish: Callable[[int, Tally], None] = lambda _shard, _tally: None,
+    ) -> Tally:
+        """Read, adapt and write, all at the same time, shard after shard; ``finish`` is called after each."""
         apply = Application(self.adapter, self.layout.kinds, self.device, self.labels is not None, self.batch)
-        tally, began = Tally(), time.perf_counter()
+        total, began = Tally(), time.perf_counter()
         blocks = read_ahead(checked_blocks(self.layout.source, units, self.drop_bad, self._rows()))
         with write_behind() as call, self._bar(units, "adapting") as bar:
-            for _, group in groupby(blocks, key=lambda checked: checked.unit.shard):
-                sink = None
+            for shard, group in groupby(blocks, key=lambda checked: checked.unit.shard):
+                sink, tally = None, Tally()
                 for checked in group:
                     sink = sink or sink_of(checked.unit)
                     tally.leave_out(checked)
@@ -205,11 +252,13 @@ class Job:
                     bar.update(checked.read)
                 if sink is not None:
                     call(sink.close)
+                    call(finish, shard, tally)
+                total += tally
         if self.batch:
-            _check_rows(tally, 1)
+            total.check_rows(1)
             self._save()
-        tally.adapting_seconds = time.perf_counter() - began
-        return tally
+        total.adapting_seconds = time.perf_counter() - began
+        return total
 
     def _score(self, checked: CheckedBlock, result: Result, tally: Tally) -> None:
         tally.rows += len(result)
@@ -241,53 +290,9 @@ class Job:
         total = sum(unit.stop - unit.start for unit in units) or None
         return Progress(total, title, "row", self.progress and self.processes.first)
 
-    def _check_classes(self) -> None:
-        """A pseudo-source has rows for every class: refuse more classes than fit into half of the memory."""
-        classifier, k = self.adapter.classifier, getattr(self.adapter, "k", "auto")
-        needed = classifier.n_classes * classifier.dim * 4 * (40 if k == "auto" else int(k) + 20)
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else needed
-        if needed > memory // 2 and getattr(self.adapter, "shares", "") != "global":
-            raise ValueError(
-                f"text: {classifier.n_classes} classes need about {needed / 1e9:.0f} of the {memory / 1e9:.0f} GB of "
-                "memory; name fewer classes, or use a smaller --k"
-            )
-
-    def _check_space(self, folder: Path) -> None:
-        source = self.layout.source
-        if source.rows is None or source.shards[0].path.suffix.lower() not in ARRAYS:  # tables are compressed
-            return
-        needed, free = self.layout.row_bytes() * source.rows, shutil.disk_usage(folder).free
-        if needed > free:
-            raise ValueError(
-                f"output: {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} are free in {folder}; make room"
-            )
-
-    def _full(self, error: OSError, target: Path) -> ValueError:
+    def _full(self, error: OSError, output: Staging | SharedOutput) -> ValueError:
         state = "nothing was kept"
         if self.state is not None and self.state.is_file():
             state = f"the fitted state is kept in {self.state}: go on with --load-state"
-        return ValueError(f"output: {target} can't be written ({error.strerror}); nothing is left there, {state}")
-
-
-def _same(one: Tally, other: Tally) -> np.ndarray | None:
-    """The row that all rows of both are equal to, if there is one."""
-    if not (one.rows and other.rows):
-        return other.same if other.rows else one.same
-    equal = one.same is not None and other.same is not None and np.array_equal(one.same, other.same)
-    return one.same if equal else None
-
-
-def _check_variance(tally: Tally) -> None:
-    if tally.same is not None:
-        raise ValueError(
-            f"embeddings: all {tally.rows} rows are the same, and nothing can be learned from them; "
-            "check how they were made"
-        )
-
-
-def _check_rows(tally: Tally, least: int) -> None:
-    if tally.rows < least:
-        raise ValueError(
-            f"embeddings: {tally.rows} {'row' if tally.rows == 1 else 'rows'} that can be used; "
-            f"at least {least} {'is' if least == 1 else 'are'} needed"
-        )
+        left = "nothing is left there" if isinstance(output, Staging) else "finished shards are"
+        return ValueError(f"output: {output.target} can't be written ({error.strerror}); {left}, {state}")

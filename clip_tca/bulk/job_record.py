@@ -8,7 +8,8 @@ from clip_tca.core.provenance import commit, peak_memory, versions
 
 if TYPE_CHECKING:
     from clip_tca.bulk.class_texts import GivenClassifier
-    from clip_tca.bulk.job import Job, Tally
+    from clip_tca.bulk.job import Job
+    from clip_tca.bulk.tally import Tally
 
 SCHEMA = 1
 LISTED = 100

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 import numpy as np
 
 from clip_tca.bulk.shards import ShardedEmbeddings
+from clip_tca.core.remote import Location, RemotePath
 from clip_tca.datasets.formats.base import STANDARD, Kind, Shard, Sink, Target
 from clip_tca.datasets.formats.registry import FORMATS
 
@@ -41,8 +43,11 @@ class Layout:
         """Where each kind of a shard goes; ``out`` is the file, or the folder."""
         if self.single:
             return dict.fromkeys(self.kinds, out)
-        apart = len(self.kinds) > 1 and shard.single_array
-        return {kind: out / kind / shard.path.name if apart else out / shard.path.name for kind in self.kinds}
+        return {kind: out / name for kind, name in shard.outputs(self.kinds).items()}
+
+    def written(self, target: Location, shards: Iterable[Shard]) -> dict[str, list[str]]:
+        """The files of each shard by its name: below ``target``, or that file if everything goes there."""
+        return {s.path.name: [target.name] if self.single else s.written(self.kinds) for s in shards}
 
     def sink(self, out: Path, shard: Shard, start: int = 0, rows: int | None = None) -> Sink:
         """A writer for a shard, or for its rows from ``start`` on if the output has ``rows`` in all."""
@@ -56,7 +61,7 @@ class Layout:
         return self.source.shards[0].sink(Target({}, self.dtypes, file=file))
 
 
-def lay_out(source: ShardedEmbeddings, target: Path, kinds: tuple[Kind, ...], dtype: np.dtype[Any]) -> Layout:
+def lay_out(source: ShardedEmbeddings, target: Location, kinds: tuple[Kind, ...], dtype: np.dtype[Any]) -> Layout:
     """Check that ``target`` suits what is to be written there."""
     suffix, first = target.suffix.lower(), source.shards[0]
     is_file = suffix in FORMATS
@@ -80,7 +85,14 @@ def lay_out(source: ShardedEmbeddings, target: Path, kinds: tuple[Kind, ...], dt
         raise ValueError("embeddings: two shards have the same file name, and so would their outputs; rename one")
     for shard in source.shards:
         shard.check_added(kinds)
-    resolved = Path(os.path.realpath(target))
-    if any(resolved in (path, path.parent) for path in (Path(os.path.realpath(s.path)) for s in source.shards)):
+    output = _parts(target)
+    if any(output == _parts(path)[: len(output)] for shard in source.shards for path in shard.sources()):
         raise ValueError(f"output: {target} is the input; choose another name")
     return Layout(source, kinds, dtype, is_file)
+
+
+def _parts(path: Location) -> tuple[object, ...]:
+    """A file as its store and the names of all folders above it."""
+    if isinstance(path, RemotePath):
+        return (path.fs, *PurePosixPath(path.key).parts)
+    return Path(os.path.realpath(path)).parts

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clip_tca.core.files import natural_order
+from clip_tca.core.files import natural_key, natural_order
+from clip_tca.core.remote import Location, RemotePath, locate
 from clip_tca.datasets.formats.base import ROWS, Shard
 from clip_tca.datasets.formats.registry import FORMATS, open_shard
 
@@ -67,8 +68,13 @@ class ShardedEmbeddings:
         return units
 
 
-def share(units: list[WorkUnit], rank: int, size: int) -> list[WorkUnit]:
-    """The units of process ``rank`` of ``size``: neighbours, about as many rows for each."""
+def share(units: list[WorkUnit], rank: int, size: int, whole: bool = False) -> list[WorkUnit]:
+    """The units of process ``rank`` of ``size``: neighbours, about as many rows for each; ``whole`` cuts no shard."""
+    if whole:
+        stops = {unit.shard: unit.stop for unit in units}
+        shards = [replace(unit, stop=stops[unit.shard]) for unit in units if unit.start == 0]
+        mine = {unit.shard for unit in share(shards, rank, size)}
+        return [unit for unit in units if unit.shard in mine]
     weights = [max(unit.stop - unit.start, 1) for unit in units]
     ends = np.cumsum(weights)
     middles = ends - np.asarray(weights) / 2
@@ -76,20 +82,30 @@ def share(units: list[WorkUnit], rank: int, size: int) -> list[WorkUnit]:
 
 
 def open_embeddings(source: str, column: str | None = None) -> ShardedEmbeddings:
-    """A file, a folder of shards, or a glob pattern; shards in the order of the numbers in their names.
+    """A file, a folder of shards, or a glob pattern, on a disk or in a store; shards in the order of their numbers.
+
+    A folder may be one that clip-retrieval wrote (``img_emb`` and ``metadata``).
 
     ``column`` is the array, tensor or column with the embeddings; None looks for the usual names.
     """
-    path = Path(source)
+    path = locate(source)
     single = path.is_file()
+    if not single and (path / "img_emb").is_dir():
+        from clip_tca.bulk.clip_retrieval import open_clip_retrieval
+
+        if shards := open_clip_retrieval(path):
+            return _checked(source, sorted(shards, key=lambda shard: natural_key(shard.path.name)))
     paths = [path] if single else _shard_paths(path, source)
     suffixes = sorted({path.suffix.lower() for path in paths})
     if len(suffixes) > 1 or suffixes[0] not in FORMATS:
         raise ValueError(
             f"{source}: {' and '.join(suffixes)} files; all shards must have one format: {', '.join(FORMATS)}"
         )
-    shards = [open_shard(path, column) for path in paths]
-    if not any(shard.dim for shard in shards) or not any(shard.rows for shard in shards):
+    return _checked(source, [open_shard(path, column) for path in paths], single)
+
+
+def _checked(source: str, shards: list[Shard], single: bool = False) -> ShardedEmbeddings:
+    if not any(shard.dim for shard in shards) or all(shard.rows == 0 for shard in shards):
         raise ValueError(f"{source}: no rows; at least one embedding is needed")
     check_agreement(shards)
     return ShardedEmbeddings(shards, single)
@@ -107,9 +123,12 @@ def check_agreement(shards: Sequence[Shard]) -> None:
                 )
 
 
-def _shard_paths(path: Path, pattern: str) -> list[Path]:
+def _shard_paths(path: Location, pattern: str) -> list[Location]:
+    paths: list[Location]
     if path.is_dir():
         paths = [file for file in path.iterdir() if file.suffix.lower() in FORMATS and not file.name.startswith(".")]
+    elif isinstance(path, RemotePath):
+        paths = [*path.matches()]
     else:
         paths = [Path(name) for name in glob.glob(pattern) if Path(name).is_file()]
     if not paths:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
-from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, methods, report, study
+from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, merge, methods, report, study
 from clip_tca.core.progress import set_aside
 from clip_tca.core.version import __version__
 
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (evaluate, adapt, explain, report, study, compare, export, methods, embed, data, cache):
+    for command in (evaluate, adapt, explain, report, study, compare, merge, export, methods, embed, data, cache):
         command.add(commands)
     return top
 

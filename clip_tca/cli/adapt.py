@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clip_tca.adapters.registry import ADAPTERS, DEFAULT
+from clip_tca.cli import adapt_inputs as inputs
 from clip_tca.cli import options as shared
+from clip_tca.core.remote import locate
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
-    from clip_tca.adapters.base import Adapter
     from clip_tca.bulk.class_texts import GivenClassifier
-    from clip_tca.bulk.job import Job, Tally
-    from clip_tca.bulk.shards import ShardedEmbeddings
+    from clip_tca.bulk.job import Job
+    from clip_tca.bulk.tally import Tally
     from clip_tca.core.processes import Processes
     from clip_tca.datasets.formats.base import Kind
 
@@ -27,15 +24,17 @@ METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle
 ABOUT = """\
 Adapt stored embeddings in constant memory: one pass for the statistics, one for the map.
 
-EMBEDDINGS is a .npy, .npz, .safetensors, .parquet or Arrow file, a folder or a glob pattern of such shards, or - for
-standard input: an Arrow IPC stream with a list column of floats, or a .npy file (implies --online).
+EMBEDDINGS is a .npy, .npz, .safetensors, .parquet, Arrow or webdataset .tar file, a folder or a glob pattern of such
+shards, a folder of clip-retrieval, or - for standard input: an Arrow IPC stream with a list column of floats, or a .npy
+file (implies --online). Every path may be a URL that fsspec takes: s3://, gs://, hf://, memory://.
 TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or with --model a list of class names.
 With --head FILE.safetensors (tensors weight and bias) embeddings are features as that layer takes them, not scaled.
 
 The output has the format and the shard names of the input. That of standard input is an Arrow IPC stream: the input's
 columns with adapted embeddings (column embeddings for .npy), tca_label and tca_score as --write says; one record batch
 for every --batch-size rows, as soon as they have come.
-Several processes: torchrun --nproc-per-node N -m clip_tca adapt …"""
+A run over several shards that was killed goes on where it was when the same command is given again.
+Several processes: torchrun --nproc-per-node N -m clip_tca adapt …; independent ones, on a cluster: --task I/N"""
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +51,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--streaming", action="store_true", help="take the data set as a stream, never whole")
     command.add_argument("--revision", help="commit or tag on the hub")
     command.add_argument("--split", default="train", help="of the data set on the hub (default: %(default)s)")
-    command.add_argument("--output", "-o", required=True, metavar="OUT", help="file or folder; - for standard output")
+    command.add_argument("--output", "-o", metavar="OUT", help="file or folder; - for standard output")
     command.add_argument(
         "--write", type=kinds, default=("embeddings",), metavar="KINDS", help="embeddings, labels, scores (of labels)"
     )
@@ -89,9 +88,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
     group.add_argument("--load-state", metavar="FILE", help="fit nothing: use an adapter that --save-state saved")
+    group.add_argument("--fit-only", action="store_true", help="write no output, only --save-state")
+    group.add_argument(
+        "--task",
+        type=task,
+        metavar="I/N",
+        help="do the I-th of N parts: of the fit with --fit-only, then clip-tca merge; of the output with --load-state",
+    )
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     shared.add_quiet(command)
-    command.set_defaults(run=run, torchrun=True)
+    command.set_defaults(run=run, parser=command, torchrun=True)
 
 
 def kinds(text: str) -> tuple[Kind, ...]:
@@ -104,21 +110,47 @@ def kinds(text: str) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind in words)
 
 
+def task(text: str) -> tuple[int, int]:
+    """``I/N``, from ``1/N`` to ``N/N``."""
+    first, slash, last = text.partition("/")
+    if slash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last):
+        return int(first), int(last)
+    raise argparse.ArgumentTypeError(f"{text!r}; write I/N, from 1/N to N/N, such as 1/8")
+
+
 def run(options: argparse.Namespace) -> int:
     """Adapt, and print a summary."""
     from clip_tca.bulk.allocator import return_large_blocks
     from clip_tca.core.processes import current
 
+    check_words(options)
     return_large_blocks()
     processes = current()
     job, given = processes.together(lambda: prepare(options, processes))
-    if options.embeddings == "-":
+    if options.fit_only:
+        tally = job.fit_only()
+    elif options.embeddings == "-":
         tally = stream(job, options, given)
     else:
-        tally = job.run(Path(options.output), options.overwrite, lambda tally: record(job, tally, options, given))
+        tally = job.run(locate(options.output), options.overwrite, lambda tally: record(job, tally, options, given))
     if processes.first:
         summary(job, tally, options)
     return 0
+
+
+def check_words(options: argparse.Namespace) -> None:
+    """Which options go together."""
+    if options.fit_only:
+        if options.save_state is None or options.load_state is not None or options.output is not None:
+            options.parser.error("--fit-only needs --save-state FILE, and neither --load-state nor --output")
+        if options.online or options.embeddings == "-":
+            options.parser.error("--fit-only reads files in any order; leave out --online")
+    elif options.output is None:
+        options.parser.error("the following arguments are required: --output/-o")
+    elif options.task is not None and options.load_state is None:
+        options.parser.error(
+            "--task needs --fit-only --save-state FILE, or --load-state with what clip-tca merge wrote"
+        )
 
 
 def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, GivenClassifier]:
@@ -126,8 +158,9 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
     import numpy as np
 
     from clip_tca.bulk.job import Job
-    from clip_tca.bulk.layout import lay_out
+    from clip_tca.bulk.layout import Layout, lay_out
     from clip_tca.core.device import choose_device
+    from clip_tca.datasets.label_file import read_labels
 
     if (options.embeddings is None) == (options.hub_id is None):
         raise ValueError(
@@ -139,26 +172,33 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
         raise ValueError("embeddings: standard input belongs to one process; start one, or give files")
     check_targets(options)
     device = choose_device(options.device)
-    source = open_source(options)
-    given = read_classifier(options, device)
+    source = inputs.open_source(options)
+    given = inputs.read_classifier(options, device)
     if source.dim != given.classifier.dim:
         raise ValueError(
             f"embeddings: dimension {source.dim}, but the {'head has' if options.head else 'class texts have'} "
             f"{given.classifier.dim}; both must come from the same model"
         )
     fallback = "float16" if source.dtype == np.float16 else "float32"
-    layout = lay_out(source, Path(options.output), options.write, np.dtype(options.dtype or fallback))
+    dtype = np.dtype(options.dtype or fallback)
+    if options.fit_only:
+        layout = Layout(source, options.write, dtype, single=False)
+    else:
+        layout = lay_out(source, locate(options.output), options.write, dtype)
     batch = options.batch_size if options.online or options.embeddings == "-" else None
     job = Job(
         layout,
-        adapter(options, given, device),
+        inputs.adapter(options, given, device),
         device,
         fitted=options.load_state is not None,
         batch=batch,
         drop_bad=options.drop_bad_rows,
-        labels=None if options.labels is None else true_classes(Path(options.labels), given),
-        state=None if options.save_state is None else Path(options.save_state),
+        labels=None
+        if options.labels is None
+        else read_labels(locate(options.labels), given.classifier.n_classes).numpy(),
+        state=None if options.save_state is None else locate(options.save_state),
         progress=not options.quiet,
+        task=options.task,
         processes=processes,
     )
     job.check()
@@ -167,81 +207,20 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
 
 def check_targets(options: argparse.Namespace) -> None:
     """Fail before the work, not after it, if a file could not be written."""
-    path = Path(options.output)
     if options.embeddings != "-" and options.output == "-":
         raise ValueError("output: standard output is for embeddings from standard input; name a file or a folder")
     if options.embeddings == "-" and options.output != "-":
         shared.check_output(options.output)
+        path = locate(options.output)
         existing = [file for file in (path, path.with_name(f"{path.name}.json")) if file.is_file()]
         if existing and not options.overwrite:
             raise ValueError(f"output: {existing[0]} exists; choose another name, or replace it: --overwrite")
     shared.check_output(options.save_state, "save_state")
 
 
-def open_source(options: argparse.Namespace) -> ShardedEmbeddings:
-    """The embeddings to read."""
-    from clip_tca.bulk.shards import ShardedEmbeddings, open_embeddings
-
-    if options.hub_id is not None:
-        from clip_tca.bulk.hub_stream import open_hub
-
-        return open_hub(options.hub_id, options.revision, options.split, options.column)
-    if options.embeddings == "-":
-        from clip_tca.datasets.formats.stream import open_stream
-
-        return ShardedEmbeddings([open_stream(options.column)], single=True)
-    return open_embeddings(options.embeddings, options.column)
-
-
-def read_classifier(options: argparse.Namespace, device: torch.device) -> GivenClassifier:
-    """The classifier: a head, or zero-shot from text embeddings or class names."""
-    from clip_tca.bulk import class_texts
-
-    if options.head is not None:
-        from clip_tca.bulk.head_file import read_head
-
-        for name in ("text_column", "scale", "model", "pretrained"):
-            if getattr(options, name) is not None:
-                raise ValueError(f"head: {options.head} is the whole classifier; leave out --{name.replace('_', '-')}")
-        return read_head(Path(options.head), str(device))
-    path = Path(options.text)
-    if options.model is None:
-        return class_texts.read_texts(path, options.text_column, options.scale, str(device))
-    from clip_tca.encoding.registry import make_encoder
-    from clip_tca.encoding.store import Store
-
-    store = Store()
-    encoder = make_encoder(options.model, options.pretrained, str(device), "auto", store, options.trust_pickle)
-    return class_texts.encode_texts(path, options.prompts, encoder, store, options.scale)
-
-
-def adapter(options: argparse.Namespace, given: GivenClassifier, device: torch.device) -> Adapter:
-    """A new adapter, or a saved one."""
-    from clip_tca.adapters.state import load_adapter
-    from clip_tca.evaluation.method_spec import method_specs
-
-    chosen_options = shared.method_options(options)
-    if options.load_state is not None:
-        if named := [*(["method"] if options.method else []), *chosen_options]:
-            raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
-        chosen: Adapter | None = load_adapter(Path(options.load_state), given.classifier, device)
-    else:
-        chosen = method_specs([options.method or DEFAULT], chosen_options)[0].adapter(given.classifier)
-    if chosen is None or chosen.uses_labels:
-        raise ValueError("shares: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
-    return chosen
-
-
 def name_of(job: Job, options: argparse.Namespace) -> str:
     """Name of the method, or of the class of a loaded state."""
     return type(job.adapter).__name__ if job.fitted else options.method or DEFAULT
-
-
-def true_classes(path: Path, given: GivenClassifier) -> np.ndarray:
-    """The labels to score."""
-    from clip_tca.datasets.label_file import read_labels
-
-    return read_labels(path, given.classifier.n_classes).numpy()
 
 
 def stream(job: Job, options: argparse.Namespace, given: GivenClassifier) -> Tally:
@@ -251,7 +230,7 @@ def stream(job: Job, options: argparse.Namespace, given: GivenClassifier) -> Tal
     units = job.layout.source.units()
     if options.output == "-":
         return job.adapt_units(units, lambda _unit: job.layout.stream(sys.stdout.buffer))
-    path = Path(options.output)
+    path = locate(options.output)
     with atomic(path) as part, part.open("wb") as file:
         tally = job.adapt_units(units, lambda _unit: job.layout.stream(file))
         if part.is_file():  # the record first: where the file is, its record is too
@@ -272,14 +251,18 @@ def summary(job: Job, tally: Tally, options: argparse.Namespace) -> None:
     source = job.layout.source
     shards = len(source.shards)
     files = "" if source.single else f" in {shards} {'shard' if shards == 1 else 'shards'}"
-    print(f"{tally.rows} rows of {source.dim} dimensions{files}, {', '.join(job.layout.kinds)}", file=out)
+    part = "" if job.task is None else f", task {job.task[0]} of {job.task[1]}"
+    what = "" if options.fit_only else f", {', '.join(job.layout.kinds)}"
+    print(f"{tally.rows} rows of {source.dim} dimensions{files}{what}{part}", file=out)
+    if tally.kept:
+        print(f"{tally.kept} of the shards had been finished by an earlier run", file=out)
     if dropped := sum(map(len, tally.bad.values())):
         print(f"{dropped} rows of NaN or infinity were left out (the record says which)", file=out)
     if job.labels is not None and tally.rows:
         before, after = (100 * count / tally.rows for count in (tally.right_before, tally.right))
         plain = "head" if options.head else "zero-shot"
         print(f"accuracy (%): {plain} {before:.2f}, {name_of(job, options)} {after:.2f}", file=out)
-    if options.output != "-":
+    if options.output not in ("-", None):
         print(f"written: {options.output}", file=out)
     if options.save_state is not None:
         print(f"state: {options.save_state}", file=out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from clip_tca.cli import options as shared
 
@@ -44,5 +43,5 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         prompts = about["prompts"]["name"] if about["prompts"] else options.prompts or "single"
         data.save(options.output, f"text.{prompts}")
-        print(f"written: {Path(options.output)}")
+        print(f"written: {options.output}")
     return 0

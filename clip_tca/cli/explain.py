@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
+
+from clip_tca.core.remote import Location, locate
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,7 +25,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read, explain, print."""
-    path = Path(options.file)
+    path = locate(options.file)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a saved state or a record of clip-tca eval --output")
     with path.open("rb") as file:
@@ -34,20 +35,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+def _state(path: Location, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from clip_tca.adapters.diagnosis import diagnose_state
-    from clip_tca.adapters.state import read_state
+    from clip_tca.adapters.state import read_fit
     from clip_tca.datasets.prompts import read_classes
     from clip_tca.results.explanation import explain_state, judged
 
     try:
-        saved = read_state(path)
+        saved = read_fit(path)
     except ValueError as error:
         raise ValueError(f"{error}, or give a JSON record of clip-tca eval") from None
     count = saved.shape[1]
     names = [f"class {c}" for c in range(count)]
     if options.class_names is not None:
-        names = list(read_classes(Path(options.class_names)).values())
+        names = list(read_classes(locate(options.class_names)).values())
         if len(names) != count:
             raise ValueError(f"class names: {options.class_names} has {len(names)}, but the state has {count} classes")
     try:
@@ -58,7 +59,7 @@ def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], lis
     return {**content, **judged(diagnosis, names)}, explain_state(saved.options, diagnosis, names)
 
 
-def _record(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+def _record(path: Location, options: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from clip_tca.results.explanation import explain_record, judged_gains
     from clip_tca.results.record import read
 

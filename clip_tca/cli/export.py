@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from clip_tca.cli import options as shared
+from clip_tca.core.remote import locate
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     from clip_tca.adapters.head_export import export, load_head
 
     shared.check_output(options.output)
-    head = load_head(Path(options.state))
+    head = load_head(locate(options.state))
     export(head, Path(options.output))
     classes, dim = head.weight.shape
     unit = "of any length, which the model scales" if options.output.endswith(".onnx") else "of unit length"

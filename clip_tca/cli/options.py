@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.datasets.registry import BENCHMARKS
 from clip_tca.results.metrics import METRICS, check_metrics
 from clip_tca.results.schema import FORMATS
@@ -194,11 +195,11 @@ def method_options(options: argparse.Namespace) -> dict[str, Any]:
     values = given(options, *names) | dict(options.set or [])
     parsed = {name: parse_value(str(value)) for name, value in values.items()}
     if isinstance(parsed.get("shares"), str) and Path(parsed["shares"]).suffix:
-        parsed["shares"] = read_shares(Path(parsed["shares"]))
+        parsed["shares"] = read_shares(locate(parsed["shares"]))
     return parsed
 
 
-def read_shares(path: Path) -> list[float] | dict[str, float]:
+def read_shares(path: Location) -> list[float] | dict[str, float]:
     """Class shares from a file: JSON, or a line for each class with a number, or with its name and a number."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -259,6 +260,9 @@ def check_output(output: str | Path | None, option: str = "output") -> None:
     """Raise ValueError, before any work, if a result could not be written to ``output``."""
     if output is None:
         return
+    if is_url(output):
+        locate(str(output)).exists()  # asks the store, which may not know us
+        return
     path = Path(output).absolute()
     if path.is_dir():
         raise ValueError(f"{option}: {output} is a folder; name a file in it")
@@ -278,6 +282,6 @@ def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
     if options.output is None:
         sys.stdout.write(text(options.format or "table"))
         return
-    path = Path(options.output)
+    path = locate(options.output)
     write_text(path, text(options.format or SUFFIXES.get(path.suffix.lower(), "table")))
     sys.stdout.write(text("table"))

@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from clip_tca.core.remote import Location, locate
 from clip_tca.core.resources import resource
 
 if sys.version_info >= (3, 11):
@@ -25,17 +25,17 @@ else:
 _OWN = ("recipe", "output", "format", "help")
 
 
-def find(name: str) -> Path:
+def find(name: str) -> Location:
     """A recipe by its path, or one in eval/recipes/ by its name (``clip``)."""
-    if Path(name).is_file():
-        return Path(name)
+    if (path := locate(name)).is_file():
+        return path
     try:
         return resource(f"eval/recipes/{name}.toml")
     except FileNotFoundError:
         raise FileNotFoundError(f"recipe: {name}: no such file, and no recipe of that name in eval/recipes/") from None
 
 
-def arguments(path: Path, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[list[str]]:
+def arguments(path: Location, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[list[str]]:
     """The arguments of ``clip-tca eval`` for each run: the options of the recipe, overridden by those given."""
     allowed = {option for action in parser._actions for option in action.option_strings}
     try:

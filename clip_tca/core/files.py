@@ -1,4 +1,4 @@
-"""Atomic writing: a file appears complete under its final name, or not at all."""
+"""Atomic writing: a file appears complete under its final name, or not at all, on a disk or in an object store."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from clip_tca.core.remote import Location, RemotePath
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+L = TypeVar("L", bound=Location)
 
 PART = ".part"
 """Suffix of a file or folder that is still being written."""
@@ -24,21 +28,26 @@ WHOLE = ".whole"
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[Path]:
+def atomic(path: Location) -> Iterator[Path]:
     """A temporary file to write to, in a folder of its own beside ``path``; it is renamed to ``path`` at the end.
+
+    For a store it is written on this machine and uploaded at the end; if that fails, it is kept here.
 
     After an error it is removed. The leftovers of a killed run are removed when the same file is written again. A
     symbolic link stays one: its target is replaced. Pipes and devices are written directly. An OSError has the name of
     the file, even if the system's has none, as when the disk is full.
     """
+    if isinstance(path, RemotePath):
+        with scratch() as folder:
+            yield folder / path.name
+            _upload(folder / path.name, path)
+        return
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
         yield path
         return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
-    ours = re.compile(rf"{re.escape(_prefix(path))}[a-z0-9_]{{8}}({re.escape(WHOLE)})?{re.escape(PART)}")
-    sweep(path.parent / name for name in os.listdir(path.parent) if ours.fullmatch(name))
     folder, handle = _locked_folder(path)
     part, whole = folder / path.name, folder.with_suffix(f"{WHOLE}{PART}")
     with ExitStack() as stack:
@@ -54,6 +63,36 @@ def atomic(path: Path) -> Iterator[Path]:
         os.replace(part, whole)  # out of the folder first, so that the last step is one atomic rename
         shutil.rmtree(folder)
         os.replace(whole, path)
+
+
+def _upload(local: Path, path: RemotePath) -> None:
+    try:
+        path.put(local)
+    except OSError as error:
+        kept = Path(tempfile.mkdtemp(prefix="clip-tca-kept-")) / path.name
+        shutil.move(local, kept)
+        raise OSError(f"{error}; it is kept in {kept}") from error
+
+
+@contextmanager
+def scratch(beside: Path | None = None) -> Iterator[Path]:
+    """A folder for temporary files, beside a path or in TMPDIR; that of a killed run is removed by the next."""
+    folder, handle = _locked_folder(beside or Path(tempfile.gettempdir()) / "clip-tca")
+    with ExitStack() as stack:
+        _close_after(stack, handle)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield folder
+
+
+@contextmanager
+def local_copy(path: Location) -> Iterator[Path]:
+    """The file for libraries that can read local ones only."""
+    if isinstance(path, Path):
+        yield path
+        return
+    with scratch() as folder:
+        path.get(folder / path.name)
+        yield folder / path.name
 
 
 def _prefix(path: Path) -> str:
@@ -78,7 +117,8 @@ def _close_after(stack: ExitStack, handle: int | None) -> None:
 
 
 def _locked_folder(path: Path) -> tuple[Path, int | None]:
-    """A new folder beside ``path``, and the lock on it if the system has locks."""
+    """A new folder beside ``path``, and the lock on it if the system has locks; those of killed runs are removed."""
+    sweep_beside(path)
     while True:
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix=PART))
         try:
@@ -128,13 +168,19 @@ def sweep(leftovers: Iterable[Path]) -> None:
                 os.close(handle)
 
 
-def write_text(path: Path, text: str) -> None:
+def sweep_beside(path: Path) -> None:
+    """Remove what killed runs that wrote ``path`` have left beside it."""
+    ours = re.compile(rf"{re.escape(_prefix(path))}[a-z0-9_]{{8}}({re.escape(WHOLE)})?{re.escape(PART)}")
+    sweep(path.parent / name for name in os.listdir(path.parent) if ours.fullmatch(name))
+
+
+def write_text(path: Location, text: str) -> None:
     """Write ``text`` to ``path`` atomically, in UTF-8; what is not Unicode, as in file names, is escaped."""
     with atomic(path) as part:
         part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def write_tensors(path: Location, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a ``.safetensors`` file atomically."""
     from safetensors import SafetensorError
     from safetensors.torch import save, save_file
@@ -149,16 +195,17 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
         raise OSError(f"{path} can't be written ({error})") from error
 
 
-def natural_order(paths: Iterable[Path]) -> list[Path]:
+def natural_order(paths: Iterable[L]) -> list[L]:
     """Paths in the order of the numbers in their names: shard_2 before shard_10."""
-    return sorted(paths, key=lambda path: [*_natural(path.name), *_natural(str(path))])
+    return sorted(paths, key=lambda path: [*natural_key(path.name), *natural_key(str(path))])
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """What names are sorted by: numbers in them by their value."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def sha256(path: Path) -> str:
+def sha256(path: Location) -> str:
     """Hash of the content of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.files import write_tensors
+from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
 from clip_tca.datasets.formats.safetensors import SafetensorsFile
 
@@ -55,7 +55,7 @@ class EmbeddingSet:
             raise ValueError("text: None, and no head; one of them makes the classifier")
         return ZeroShotClassifier(self.text.to(device), self.scale, bias=self.bias)
 
-    def save(self, path: str | Path, text: str = "text.single") -> None:
+    def save(self, path: str | Location, text: str = "text.single") -> None:
         """Write a file that :func:`load_embeddings` reads; text embeddings are put under the name ``text``."""
         tensors = {} if self.text is None else {text: self.text.contiguous()}
         if self.head is not None:
@@ -67,10 +67,10 @@ class EmbeddingSet:
             tensors |= {f"{name}.embeddings": z.contiguous(), f"{name}.labels": y.contiguous()}
         metadata = {"scale": str(self.scale), "classes": json.dumps(self.classes), "about": json.dumps(self.about)}
         metadata |= {"bias": str(self.bias)} if self.bias else {}
-        write_tensors(Path(path), tensors, metadata)
+        write_tensors(locate(path), tensors, metadata)
 
 
-def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
+def load_embeddings(path: str | Location, text: str | None = None) -> EmbeddingSet:
     """Read a data set of embeddings from a safetensors file, as ``clip-tca embed --output`` writes it.
 
     The file holds the tensors ``DOMAIN.embeddings`` ``(n, d)`` and ``DOMAIN.labels`` ``(n,)`` for every domain,
@@ -80,7 +80,7 @@ def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
     means the same as ``DOMAIN.embeddings``; ``source.features`` and ``source.labels`` are source data, not a domain.
 
     Args:
-        path: The file.
+        path: The file, or a URL that fsspec takes.
         text: Which text embeddings to take, such as ``text.single``; None takes the only ones, or ``text.watt`` if
             there are several.
 
@@ -88,7 +88,7 @@ def load_embeddings(path: str | Path, text: str | None = None) -> EmbeddingSet:
         FileNotFoundError: If there is no such file.
         ValueError: If it is truncated or damaged, or if one of the tensors is missing or does not fit the others.
     """
-    path = Path(path)
+    path = locate(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a safetensors file of stored embeddings")
     file = SafetensorsFile(path)

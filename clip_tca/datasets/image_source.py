@@ -11,6 +11,7 @@ from clip_tca.core.checks import one_line
 from clip_tca.core.hub_access import told_offline
 from clip_tca.core.processes import current
 from clip_tca.core.progress import Progress
+from clip_tca.core.remote import is_url
 from clip_tca.datasets.corrupting import Corruption
 from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.mirrors import mirrors_of
@@ -71,6 +72,11 @@ class ImageSource:
         if self.dataset == "demo" and (self.data_dir or self.hub_id) is not None:
             raise ValueError(
                 f"dataset: 'demo' has its own pictures; for those of {self.data_dir or self.hub_id} use folder"
+            )
+        if self.data_dir is not None and is_url(str(self.data_dir)):
+            raise ValueError(
+                f"data_dir: {self.data_dir}; pictures are read from a folder of this machine: copy them (aws s3 sync, "
+                "gsutil rsync), or embed them where they are and give eval the .safetensors file, which may be a URL"
             )
         if self.dataset == "folder" and self.data_dir is None and self.hub_id is None:
             raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")

@@ -12,8 +12,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
+from clip_tca.core.remote import Location, locate
 from clip_tca.core.resources import resource
 
 NAMED = ("single", "watt", "clip80")
@@ -65,7 +65,7 @@ def load_prompts(
     """
     if name in BY_DATASET:
         return Prompts(name, tuple(_of_dataset(name, dataset)), tuple(classes))
-    path = resource(f"prompts/{name}.txt") if name in NAMED else Path(name)
+    path = resource(f"prompts/{name}.txt") if name in NAMED else locate(name)
     if name not in NAMED and path.suffix.lower() == ".json":
         return Prompts(path.name, (), tuple(classes), _descriptions(path, classes, raw or classes))
     return Prompts(name if name in NAMED else path.name, tuple(_templates(path, name)), tuple(classes))
@@ -83,7 +83,7 @@ def _of_dataset(name: str, dataset: str | None) -> list[str]:
     return _templates(resource(f"prompts/{file}.txt"), name)
 
 
-def _templates(path: Path, name: str) -> list[str]:
+def _templates(path: Location, name: str) -> list[str]:
     lines = _lines(path, f"prompts: {name!r} is neither a file nor one of {', '.join((*NAMED, *BY_DATASET))}")
     for number, line in lines:
         if "{}" not in line:
@@ -93,7 +93,7 @@ def _templates(path: Path, name: str) -> list[str]:
     return [line for _, line in lines]
 
 
-def _descriptions(path: Path, classes: Sequence[str], raw: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def _descriptions(path: Location, classes: Sequence[str], raw: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """The sentences for each class, which a file names by its readable or its raw name, in any spelling."""
     try:
         content = json.loads(_text(path, f"prompts: {path} is not a file"))
@@ -123,7 +123,7 @@ def _letters(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
-def read_classes(path: Path) -> dict[str, str]:
+def read_classes(path: Location) -> dict[str, str]:
     """Readable class names by raw ones, in the order of a class-name file."""
     names: dict[str, str] = {}
     for number, line in _lines(path, f"class names: {path} is not a file"):
@@ -153,7 +153,7 @@ def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> lis
     if how == "clean":
         readable = known_classes(dataset) if dataset else {}
     else:
-        readable = read_classes(Path(how)) if Path(how).is_file() else {}
+        readable = read_classes(locate(how)) if locate(how).is_file() else {}
         if not readable:
             raise ValueError(f"class names: {how!r} is neither a file nor one of {', '.join(CLASS_NAMES)}")
         if unknown := [name for name in readable if name not in raw]:
@@ -171,13 +171,13 @@ def clean(raw: str) -> str:
     return " ".join(raw.replace("_", " ").split()) or raw
 
 
-def _lines(path: Path, missing: str) -> list[tuple[int, str]]:
+def _lines(path: Location, missing: str) -> list[tuple[int, str]]:
     """Numbered lines that are neither empty nor comments."""
     numbered = ((number, line.strip()) for number, line in enumerate(_text(path, missing).splitlines(), 1))
     return [(number, line) for number, line in numbered if line and not line.startswith("#")]
 
 
-def _text(path: Path, missing: str) -> str:
+def _text(path: Location, missing: str) -> str:
     """The text of a file; ``missing`` is the error if there is none."""
     if not path.is_file():
         raise FileNotFoundError(missing)

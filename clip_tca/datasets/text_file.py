@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import Tensor
 
+from clip_tca.core.remote import Location
 from clip_tca.core.tensors import to_tensor
 from clip_tca.datasets import torch_file
 from clip_tca.datasets.formats.base import damaged
@@ -31,7 +31,7 @@ class ClassTexts:
         return given or (SCALE if self.scale is None else self.scale)
 
 
-def read_class_texts(path: Path, name: str | None = None, otherwise: str = "") -> ClassTexts:
+def read_class_texts(path: Location, name: str | None = None, otherwise: str = "") -> ClassTexts:
     """The text embeddings in a file of arrays or tensors; of several only ``name`` is read, None looks for usual names.
 
     Error messages end with ``otherwise``, what else may be given.

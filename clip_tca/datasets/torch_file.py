@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
+from clip_tca.core.remote import Location
 from clip_tca.datasets.formats.base import damaged, pick_name
 
 SUFFIXES = (".pt", ".pth")
 
 
-def read_tensor(path: Path, name: str | None = None, texts: bool = False) -> Tensor:
+def read_tensor(path: Location, name: str | None = None, texts: bool = False) -> Tensor:
     """The tensor of a file, or of several in a dictionary the one called ``name``; None looks for the usual names."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise
     except Exception as error:  # a pickle raises anything

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
+from clip_tca.core.remote import locate
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
 from clip_tca.datasets.foreign_files import SUFFIXES, ForeignFiles
 from clip_tca.datasets.image_set import ImageSet
@@ -228,7 +229,7 @@ class Inputs(ImageSource):
         if head is None:
             return None
         if self.class_names not in CLASS_NAMES:
-            outputs = list(read_classes(Path(self.class_names)))
+            outputs = list(read_classes(locate(self.class_names)))
             if len(outputs) != head.n_classes:
                 raise ValueError(
                     f"class names: {self.class_names} has {len(outputs)} names, the head of {model} {head.n_classes} "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clip_tca.adapters.diagnosis_record import Diagnosis
+from clip_tca.core.remote import Location, locate
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.schema import SCHEMA_VERSION, CalibrationBins, EvaluationRecord, ResultRow
 from clip_tca.results.validation import validate
@@ -18,14 +19,14 @@ def read_all(paths: Iterable[str | Path]) -> dict[str, EvaluationRecord]:
     """All records of several files, by label: the name of the file, with a number if it holds several records."""
     labelled: dict[str, EvaluationRecord] = {}
     for path in paths:
-        records = read(Path(path))
+        records = read(locate(path))
         for number, record in enumerate(records, 1):
             label = Path(path).stem + (f"#{number}" if len(records) > 1 else "")
             labelled[label if label not in labelled else f"{path}#{number}"] = record
     return labelled
 
 
-def parse(path: Path) -> Any:
+def parse(path: Location) -> Any:
     """The content of a JSON file."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; clip-tca eval --output FILE.json writes one")
@@ -35,12 +36,12 @@ def parse(path: Path) -> Any:
         raise ValueError(f"{path}: not a record of clip-tca eval ({error})") from None
 
 
-def read(path: Path) -> list[EvaluationRecord]:
+def read(path: Location) -> list[EvaluationRecord]:
     """The records of a file: one, or those of a recipe. ValueError names the field that is damaged."""
     return checked(parse(path), path)
 
 
-def checked(content: Any, path: Path) -> list[EvaluationRecord]:
+def checked(content: Any, path: Location) -> list[EvaluationRecord]:
     """The records in the content of a file, as :func:`read` gives them."""
     try:
         records: list[EvaluationRecord] = content.get("records", [content])

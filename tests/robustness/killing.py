@@ -31,6 +31,7 @@ class Command:
     share: int
     how: str = "fork"
     before: list[str] | None = None  # a command whose output exists already
+    store: bool = False  # whether it writes to the S3 server
 
     @property
     def words(self) -> list[str]:

@@ -9,6 +9,10 @@ others. JSON is compared without ``cost``, ``.safetensors`` by header and values
 in any order, everything else byte by byte. Then every command is killed once before each of its file operations
 (``--no-steps`` skips that), which a random moment rarely hits.
 
+Runs over several shards go on where they were killed. In a store, and in a folder that tasks share, shards appear one
+by one; there the files of a killed run must be some of those of an undisturbed one. The store is an S3 server (moto) on
+127.0.0.1.
+
 Commands run in forks of this process, which has the libraries imported; some in fresh processes, and ``adapt`` also
 under ``torchrun`` with two. What multiprocessing and torchrun leave in TMPDIR when they are killed (``pymp-…``,
 ``torchelastic_…``) is a column of its own. The table goes to standard output; the exit code is 1 if anything was wrong.
@@ -25,11 +29,13 @@ import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -40,13 +46,20 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from tests.robustness.killing import Command, finish, kill_before, start, strike
+from clip_tca import ConditionalTCA, ZeroShotClassifier
+from tests.datasets.test_webdataset import npy, tar
+from tests.object_stores import CREDENTIALS
+from tests.robustness.killing import Command, finish, kill_before, port, start, strike
 from tests.tiny_clip import MODEL
 
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
 PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", MODEL, "--workers", "1"]
 ADAPT = ["--text", "../inputs/text.npy", "-o"]
 EVERYTHING = ["--write", "embeddings,labels,scores"]
+TASK = ["--text", "../inputs/text.npy", "--load-state", "../inputs/state.safetensors", "--task", "1/2", "-o", "out/z"]
+BUCKET = "kills"
+MARKS = re.compile(r"\.part|_clip-tca[^/]*/")
+"""In the names of what a run leaves for itself until its end."""
 
 
 COMMANDS = [
@@ -64,6 +77,10 @@ COMMANDS = [
     Command("adapt .safetensors", ["adapt", "../inputs/z.safetensors", *ADAPT, "out/z.safetensors", *EVERYTHING], 6),
     Command("adapt .parquet shards", ["adapt", "../inputs/parquet", *ADAPT, "out/z", *EVERYTHING], 6),
     Command("adapt .arrow, online", ["adapt", "../inputs/z.arrow", *ADAPT, "out/z.arrow", "--online"], 6),
+    Command("adapt clip-retrieval", ["adapt", "../inputs/shelf", *ADAPT, "out/z", *EVERYTHING], 5),
+    Command("adapt webdataset", ["adapt", "../inputs/tar", *ADAPT, "out/z", *EVERYTHING], 5),
+    Command("adapt, a task", ["adapt", "../inputs/npy", *TASK, *EVERYTHING], 6),
+    Command("adapt to S3", ["adapt", "../inputs/npy", *ADAPT, f"s3://{BUCKET}/z", *EVERYTHING], 6, store=True),
     Command("embed, fresh process", ["embed", *PICTURES, "-o", "out/z.safetensors"], 2, "fresh"),
     Command("eval, fresh process", ["eval", *PICTURES, "-o", "out/record.csv"], 2, "fresh"),
     Command("report, fresh process", ["report", "../inputs/record.json", "-o", "out/page.html"], 2, "fresh"),
@@ -101,9 +118,14 @@ def make_inputs(place: Path) -> None:
     np.save(place / "text.npy", text)
     np.savez(place / "z.npz", embeddings=z)
     save_file({"embeddings": torch.from_numpy(z)}, place / "z.safetensors")
-    for kind in ("npy", "parquet"):
-        (place / kind).mkdir()
+    g = ZeroShotClassifier(torch.from_numpy(text))
+    ConditionalTCA(g).fit(torch.from_numpy(z)).save(place / "state.safetensors")
+    for kind in ("npy", "parquet", "tar", "shelf/img_emb", "shelf/metadata"):
+        (place / kind).mkdir(parents=True)
     for number, part in enumerate(np.split(z, SHARDS)):
+        tar(place / "tar" / f"{number}.tar", {f"{i}.npy": npy(row) for i, row in enumerate(part[:300])})
+        np.save(place / "shelf" / "img_emb" / f"img_emb_{number}.npy", part)
+        pq.write_table(table(part).select(["number"]), place / "shelf" / "metadata" / f"metadata_{number}.parquet")
         np.save(place / "npy" / f"shard_{number}.npy", part)
         pq.write_table(table(part), place / "parquet" / f"shard_{number}.parquet")
     with pa.ipc.new_file(str(place / "z.arrow"), table(z).schema) as file:
@@ -118,11 +140,11 @@ def table(z: np.ndarray) -> pa.Table:
 # -- checking ----------------------------------------------------------------------------------------------------------
 
 
-def digest(path: Path) -> str:
-    """A hash of what must not differ between two runs."""
-    if path.is_dir():
+def digest(path: Path, data: bytes | None = None) -> str:
+    """A hash of what must not differ between two runs; of the file, or of ``data`` that has its name."""
+    if data is None and path.is_dir():
         return "folder"
-    data = path.read_bytes()
+    data = path.read_bytes() if data is None else data
     with contextlib.suppress(ValueError, OSError):
         if path.suffix == ".json":
             record = json.loads(data)
@@ -135,14 +157,45 @@ def digest(path: Path) -> str:
 
 
 def snapshot(case: Path) -> dict[str, str]:
-    """Digests of all files and folders of a case, hidden ones too, except those in its TMPDIR."""
+    """Digests of all files and folders of a case, hidden ones too, except those in its TMPDIR; and of all objects."""
     paths = {str(path.relative_to(case)): path for path in case.rglob("*")}
-    return {name: digest(path) for name, path in paths.items() if name != "tmp" and not name.startswith("tmp/")}
+    found = {name: digest(path) for name, path in paths.items() if name != "tmp" and not name.startswith("tmp/")}
+    return {**found, **{f"s3/{key}": digest(Path(key), data) for key, data in objects().items()}}
+
+
+def objects() -> dict[str, bytes]:
+    """What is in the bucket; nothing without a server."""
+    return {entry.key: entry.get()["Body"].read() for entry in bucket().objects.all()} if _servers else {}
+
+
+def bucket() -> Any:
+    """Through a library of its own: that of the program would start threads before the forks."""
+    import boto3
+
+    return boto3.resource("s3").Bucket(BUCKET)
+
+
+_servers: list[subprocess.Popen[bytes]] = []
+
+
+def serve() -> None:
+    """Start an S3 server of our own, for all processes that follow."""
+    address = port()
+    os.environ.update(CREDENTIALS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{address}")
+    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(address)]
+    _servers.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    importlib.import_module("s3fs")
+    for _ in range(100):
+        with contextlib.suppress(Exception):
+            bucket().create()
+            return
+        time.sleep(0.2)
+    raise SystemExit("the S3 server did not start")
 
 
 def half_written(case: Path, expected: dict[str, str], before: dict[str, str]) -> list[str]:
     """Files under final names that are neither the old nor the new ones."""
-    final = {name: mark for name, mark in snapshot(case).items() if ".part" not in name}
+    final = {name: mark for name, mark in snapshot(case).items() if not MARKS.search(f"{name}/")}
     return [name for name, mark in final.items() if mark not in (expected.get(name), before.get(name), "folder")]
 
 
@@ -171,6 +224,8 @@ def run_again(
 def prepare(command: Command, root: Path, ready: dict[str, Path]) -> tuple[Path, dict[str, str]]:
     """A case before its run, with an earlier output if the command needs one."""
     case = root / "case"
+    if command.store:
+        bucket().objects.all().delete()
     if command.before is None:
         case.mkdir()
         return case, {}
@@ -238,6 +293,8 @@ def main(arguments: list[str] | None = None) -> int:
         (root / "inputs").mkdir()
         make_inputs(root / "inputs")
         chosen = [command for command in COMMANDS if options.only in command.name]
+        if any(command.store for command in chosen):
+            serve()
         if any("../inputs/record.json" in command.arguments for command in chosen):
             record = Command("record", ["eval", *PICTURES, "--examples", "1", "-o", "../inputs/record.json"], 0)
             if finish(start(record, root / "first")):
@@ -245,9 +302,13 @@ def main(arguments: list[str] | None = None) -> int:
             shutil.rmtree(root / "first")
         if any(command.arguments[0] in ("embed", "eval") for command in chosen):  # once, for all forks
             importlib.import_module("open_clip")
-        for command in chosen:
-            rows += measure(command, root, -(-options.kills * command.share // 100), not options.no_steps, rng)
-            show(rows[-2:])
+        try:
+            for command in chosen:
+                rows += measure(command, root, -(-options.kills * command.share // 100), not options.no_steps, rng)
+                show(rows[-2:])
+        finally:
+            for server in _servers:
+                server.kill()
     total = Row()
     for _, row in rows:
         total.kills += row.kills

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import clip_tca
-from clip_tca import LinearTCA, Method, Task, ZeroShotClassifier
+from clip_tca import ConditionalTCA, LinearTCA, Method, Task, ZeroShotClassifier
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.protocols import order
@@ -171,3 +171,26 @@ def test_an_unknown_method_is_answered_with_those_registered(registry):
     example("add_a_method")
     with pytest.raises(ValueError, match=r"'other'.*debias"):
         method_specs(["other"], {})
+
+
+# -- ray_adapt ---------------------------------------------------------------------------------------------------------
+
+
+def test_ray_fits_and_predicts_like_one_process(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="ray is large and not part of the test extra: pip install 'clip-tca[ray]'")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    lines = printed("ray_adapt").splitlines()
+    changed = re.fullmatch(r"2000 rows in 4 batches, (\d+) predictions changed", lines[0])
+    assert int(changed[1]) > 20
+    assert lines[1] == "one process predicts the same: True"
+    made = synthetic(4, 5, 16, 30)
+    (z, _), g = made.domains["shifted"], ZeroShotClassifier(made.text, made.scale)
+    np.save(tmp_path / "text.npy", made.text.numpy())
+    pq.write_table(pa.table({"id": range(len(z)), "embedding": list(z.numpy())}), tmp_path / "z.parquet")
+    files = [tmp_path / "z.parquet", tmp_path / "text.npy", tmp_path / "out"]
+    printed("ray_adapt", "--files", *files, "--scale", made.scale, "--batch", 50)
+    table = pq.read_table(tmp_path / "out").sort_by("id")
+    assert np.array_equal(table["tca_label"].to_numpy(), ConditionalTCA(g).fit(z).predict(z).numpy())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
+from clip_tca.core.remote import Location
 from clip_tca.core.tensors import Array
 from clip_tca.datasets.formats import base
 from clip_tca.datasets.formats.base import LARGEST, ROWS, Block, Kind, Shard, Sink, Target, damaged
@@ -35,7 +35,7 @@ class ArrayFile(ABC, Generic[Array]):
     sink: Callable[[Target, str, int], Sink]
     """Opens a writer in the same format: target, name of the array of embeddings, their dimension."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         """Read the headers; ValueError if the file is truncated, damaged or of another format."""
         self.path = path
         self.metadata: dict[str, str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +37,8 @@ class ArrowShard(TableShard):
     @contextmanager
     def _reader(self) -> Iterator[Any]:
         open_reader = pa.ipc.open_stream if self.stream else pa.ipc.open_file
-        with pa.OSFile(str(self.path)) as source, open_reader(source) as reader:
+        local = isinstance(self.path, Path)
+        with pa.OSFile(str(self.path)) if local else self.path.open() as source, open_reader(source) as reader:
             yield reader
 
 

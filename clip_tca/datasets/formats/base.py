@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.remote import Location, stamp
 from clip_tca.core.tensors import to_tensor
 
 if TYPE_CHECKING:
@@ -124,13 +125,15 @@ class Shard(ABC):
         single_array: Whether a file of this format holds one array only.
     """
 
-    path: Path
+    path: Location
     where: str
     rows: int | None
     dim: int | None
     dtype: np.dtype[Any]
     splittable = False
     single_array = False
+    name = ""
+    """Its array or column of embeddings."""
 
     @abstractmethod
     def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
@@ -139,6 +142,23 @@ class Shard(ABC):
     @abstractmethod
     def check_added(self, kinds: tuple[Kind, ...]) -> None:
         """Raise ValueError if an array or column of a name that would be added exists already."""
+
+    def sources(self) -> list[Location]:
+        """The files it is read from."""
+        return [self.path]
+
+    def stamp(self) -> Any:
+        """What changes when the content does; None if that can't be known."""
+        return [self.name, *(stamp(path) for path in self.sources())]
+
+    def outputs(self, kinds: tuple[Kind, ...]) -> dict[Kind, str]:
+        """The file for each kind, below the folder of the output."""
+        apart = len(kinds) > 1 and self.single_array
+        return {kind: f"{kind}/{self.path.name}" if apart else self.path.name for kind in kinds}
+
+    def written(self, kinds: tuple[Kind, ...]) -> list[str]:
+        """All files that are written for it."""
+        return sorted(set(self.outputs(kinds).values()))
 
     @abstractmethod
     def sink(self, target: Target) -> Sink:

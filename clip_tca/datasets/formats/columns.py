@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from clip_tca.core.remote import Location
 from clip_tca.datasets.formats import base
 from clip_tca.datasets.formats.base import ROWS, Block, Kind, Result, Shard, Sink, Target
 
@@ -27,7 +27,7 @@ class TableShard(Shard):
 
     remedy = "copy or download it again"
 
-    def __init__(self, path: Path, column: str | None = None, where: str | None = None) -> None:
+    def __init__(self, path: Location, column: str | None = None, where: str | None = None) -> None:
         """Read the schema, and the first row for the dimension; error messages call the table ``where``."""
         self.path, self.where = path, where or str(path)
         try:

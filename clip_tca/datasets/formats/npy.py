@@ -11,6 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from clip_tca.core.remote import Location
 from clip_tca.datasets.formats.arrays import ArrayFile, ArrayHeader
 from clip_tca.datasets.formats.base import Kind, Result, Target, damaged
 
@@ -26,7 +27,7 @@ def read_header(file: Any) -> ArrayHeader:
     return ArrayHeader(shape, dtype, fortran and len(shape) > 1 and min(shape) > 1)
 
 
-def read_rows(file: IO[bytes], header: ArrayHeader, firsts: range, path: Path) -> Iterator[np.ndarray]:
+def read_rows(file: IO[bytes], header: ArrayHeader, firsts: range, path: Location) -> Iterator[np.ndarray]:
     """The matrix from where ``file`` is, in windows that begin at the rows ``firsts``."""
     (_, dim), dtype, _ = header
     for first in firsts:

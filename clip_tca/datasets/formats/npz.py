@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -30,23 +31,23 @@ class NpzFile(ArrayFile[np.ndarray]):
 
     def _open(self) -> dict[str, ArrayHeader]:
         headers = {}
-        with zipfile.ZipFile(self.path) as archive:
+        with self.path.open("rb") as source, zipfile.ZipFile(source) as archive:
             for member in [name for name in archive.namelist() if name.endswith(".npy")]:
                 with archive.open(member) as file:
                     headers[member.removesuffix(".npy")] = read_header(file)
         return headers
 
     def _read(self, name: str) -> np.ndarray:
-        with np.load(self.path, allow_pickle=False) as archive:
+        with self.path.open("rb") as source, np.load(source, allow_pickle=False) as archive:
             return np.asarray(archive[name])
 
     def windows(self, name: str, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
         """All rows (``start`` is 0 and ``stop`` their number), ``rows`` at a time."""
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                member = archive.open(f"{name}.npy")  # stays open when the archive is closed
-            read_header(member)
-        except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
-            raise damaged(self.path, error) from None
-        with member:
+        with ExitStack() as stack:
+            try:
+                archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(self.path.open("rb"))))
+                member = stack.enter_context(archive.open(f"{name}.npy"))
+                read_header(member)
+            except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
+                raise damaged(self.path, error) from None
             yield from read_rows(member, self.headers[name], range(start, stop, rows), self.path)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clip_tca.core.remote import Location
 from clip_tca.datasets.formats.base import LARGEST, Target
 from clip_tca.datasets.formats.columns import TableShard
 
@@ -16,16 +19,27 @@ class ParquetShard(TableShard):
     """A Parquet file."""
 
     def _open(self) -> tuple[pa.Schema, int]:
-        with pq.ParquetFile(self.path) as file:
+        with open_parquet(self.path) as file:
             _check_runs(file.metadata)
             return file.schema_arrow, file.metadata.num_rows
 
     def _batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(self.path) as file:
+        with open_parquet(self.path) as file:
             yield from file.iter_batches(batch_size=rows)
 
     def _writer(self, target: Target, schema: pa.Schema) -> Any:
         return pq.ParquetWriter(target.path, schema)
+
+
+@contextmanager
+def open_parquet(path: Location) -> Iterator[Any]:
+    """A ``pyarrow.parquet.ParquetFile``."""
+    if isinstance(path, Path):
+        with pq.ParquetFile(path) as file:
+            yield file
+    else:
+        with path.open() as source, pq.ParquetFile(source) as file:
+            yield file
 
 
 def _check_runs(metadata: Any) -> None:

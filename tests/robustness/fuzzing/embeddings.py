@@ -13,10 +13,12 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
+from tests.datasets.test_webdataset import npy as npy_bytes
+from tests.datasets.test_webdataset import tar
 from tests.robustness.fuzzing.damage import SIZES, damaged, damaged_text
 from tests.robustness.fuzzing.target import Target, Unclear, command, content
 
-SUFFIXES = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather")
+SUFFIXES = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather", ".tar")
 DIM = 24
 Z = np.random.default_rng(0).standard_normal((53, DIM)).astype(np.float32)
 TEXT = content(lambda path: np.save(path, Z[:4]), ".npy")
@@ -47,6 +49,7 @@ def encoded(z: np.ndarray, suffix: str, fixed: bool = False) -> bytes:
         ".parquet": lambda path: pq.write_table(table, path, row_group_size=20, compression=compression),
         ".arrow": stream,
         ".feather": lambda path: pyarrow.feather.write_feather(table, path),
+        ".tar": lambda path: tar(path, {f"p{i}.vectors.npy": npy_bytes(row) for i, row in enumerate(z)}),
     }[suffix]
     return content(write, suffix)
 

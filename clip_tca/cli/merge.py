@@ -1,0 +1,34 @@
+"""``clip-tca merge``: what tasks have saved of one fit, as one state."""
+
+from __future__ import annotations
+
+import argparse
+
+from clip_tca.cli import options as shared
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    command = commands.add_parser(
+        "merge",
+        help="the fits of several tasks as one state",
+        description="Merge what adapt --fit-only --task I/N saved, for every I, into the state of one fit: that of one "
+        "process, for adapt --load-state, explain and export.",
+    )
+    command.add_argument("states", nargs="+", metavar="STATE", help="what the tasks saved; paths or URLs, in any order")
+    command.add_argument("--output", "-o", required=True, metavar="FILE", help="the merged state, .safetensors")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Merge, solve, and write the state."""
+    from clip_tca.adapters.partial import merge_partials
+    from clip_tca.core.remote import locate
+
+    shared.check_output(options.output)
+    merged = merge_partials([locate(state) for state in options.states])
+    merged.save(options.output)
+    count = len(options.states)
+    print(f"{merged.n_seen_} rows of {count} {'task' if count == 1 else 'tasks'}")
+    print(f"written: {options.output}")
+    return 0

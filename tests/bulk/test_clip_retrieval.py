@@ -1,0 +1,114 @@
+"""clip-retrieval's folders and webdataset shards go through ``adapt`` as one shelf, with their ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clip_tca import LinearTCA
+from clip_tca.bulk.shards import open_embeddings
+from clip_tca.cli import main
+from tests.conftest import Shifted
+from tests.datasets.test_webdataset import npy, tar
+from tests.object_stores import content, upload
+
+SET = Shifted(classes=4, dim=24, images=60)
+Z = SET.z.numpy().astype(np.float16)
+CUTS = [(0, 0, 100), (2, 100, 130), (10, 130, 240)]
+"""Number, first and last row of each part: 2 comes before 10."""
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    np.save("text.npy", SET.g.text.numpy())
+    for name in ("img_emb", "metadata", "text_emb"):
+        (tmp_path / "shelf" / name).mkdir(parents=True)
+    for number, start, stop in CUTS:
+        np.save(f"shelf/img_emb/img_emb_{number}.npy", Z[start:stop])
+        rows = range(start, stop)
+        table = pa.table({"image_path": [f"p{i}" for i in rows], "caption": [None if i % 3 else "x" for i in rows]})
+        pq.write_table(table, f"shelf/metadata/metadata_{number}.parquet", row_group_size=40)
+    return tmp_path
+
+
+def adapt(*words: str) -> int:
+    return main(["adapt", *words, "--text", "text.npy", "--scale", str(SET.g.scale), "--method", "linear-tca"])
+
+
+@pytest.mark.parametrize("kinds", ["embeddings", "embeddings,labels,scores", "labels"])
+def test_the_output_has_the_same_layout_and_the_metadata_of_every_row(kinds, shelf):
+    assert adapt("shelf", "-o", "out", "--write", kinds) == 0
+    fitted = LinearTCA(SET.g).fit(SET.z.half())
+    tables = [pq.read_table(f"out/metadata/metadata_{number}.parquet") for number, *_ in CUTS]
+    for (number, start, stop), table in zip(CUTS, tables, strict=True):
+        assert table["image_path"].to_pylist() == [f"p{i}" for i in range(start, stop)]
+        assert table["caption"].null_count == sum(1 for i in range(start, stop) if i % 3)
+        if "embeddings" in kinds:
+            moved = np.load(f"out/img_emb/img_emb_{number}.npy")
+            assert np.allclose(moved, fitted.transform(Z[start:stop]), atol=1e-3)
+        else:
+            assert not Path("out/img_emb").exists()
+        if "labels" in kinds:
+            assert np.array_equal(table["tca_label"].to_numpy(), fitted.predict(Z[start:stop]))
+        assert ("tca_score" in table.column_names) == ("scores" in kinds)
+
+
+def test_rows_that_are_dropped_are_dropped_in_both_files(shelf):
+    z = np.load("shelf/img_emb/img_emb_2.npy")
+    z[5] = np.nan
+    np.save("shelf/img_emb/img_emb_2.npy", z)
+    assert adapt("shelf", "-o", "out") == 1
+    assert adapt("shelf", "-o", "out", "--drop-bad-rows") == 0
+    assert len(np.load("out/img_emb/img_emb_2.npy")) == 29
+    paths = pq.read_table("out/metadata/metadata_2.parquet")["image_path"].to_pylist()
+    assert paths == [f"p{i}" for i in range(100, 130) if i != 105]
+
+
+def test_it_may_be_in_a_store(shelf, memory):
+    assert adapt("shelf", "-o", "out", "--write", "embeddings,labels") == 0
+    upload(shelf / "shelf", f"{memory}/shelf")
+    assert adapt(f"{memory}/shelf", "-o", f"{memory}/out", "--write", "embeddings,labels") == 0
+    local = {str(p.relative_to("out")): p.read_bytes() for p in Path("out").rglob("*") if p.is_file()}
+    found = content(f"{memory}/out")
+    assert set(found) == set(local)
+    assert {n: d for n, d in found.items() if n != "_clip-tca.json"} == {
+        n: d for n, d in local.items() if n != "_clip-tca.json"
+    }
+
+
+def test_metadata_that_does_not_belong_to_the_rows_is_refused(shelf, capsys):
+    table = pq.read_table("shelf/metadata/metadata_2.parquet")
+    pq.write_table(table.slice(1), "shelf/metadata/metadata_2.parquet")
+    assert adapt("shelf", "-o", "out") == 1
+    assert "metadata_2.parquet: 29 rows, but img_emb_2.npy has 30; they belong row by row" in capsys.readouterr().err
+    Path("shelf/metadata/metadata_2.parquet").unlink()
+    assert adapt("shelf", "-o", "out") == 1
+    assert "metadata_2.parquet is missing; copy it, or name img_emb/" in capsys.readouterr().err
+    assert adapt("shelf/img_emb", "-o", "out") == 0  # without metadata, they are shards as any others
+
+
+def test_the_input_is_never_written_over(shelf, capsys):
+    assert adapt("shelf", "-o", "shelf", "--overwrite") == 1
+    assert "output: shelf is the input; choose another name" in capsys.readouterr().err
+
+
+def test_webdataset_shards_become_parquet_with_ids(shelf):
+    Path("wds").mkdir()
+    for number, start, stop in CUTS:
+        tar(Path(f"wds/{number:05d}.tar"), {f"{i:06d}.npy": npy(Z[i]) for i in range(start, stop)})
+    assert [shard.path.name for shard in open_embeddings("wds").shards] == [
+        "00000.parquet", "00002.parquet", "00010.parquet"
+    ]  # fmt: skip
+    assert adapt("wds", "-o", "out", "--write", "embeddings,labels") == 0
+    fitted = LinearTCA(SET.g).fit(SET.z.half())
+    table = pa.concat_tables([pq.read_table(f"out/{number:05d}.parquet") for number, *_ in CUTS])
+    assert table["id"].to_pylist() == [f"{i:06d}" for i in range(len(Z))]
+    assert np.array_equal(table["tca_label"].to_numpy(), fitted.predict(Z))
+    assert np.allclose(np.stack(table["embedding"].to_pylist()), fitted.transform(Z), atol=1e-3)
+    assert adapt("wds/00000.tar", "-o", "one.parquet") == 0
+    assert pq.read_metadata("one.parquet").num_rows == 100

@@ -1,0 +1,223 @@
+"""A file in a store is read like a local one, and appears whole under its name or not at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import torch
+
+from clip_tca import load_embeddings
+from clip_tca.adapters.state import read_state
+from clip_tca.cli import main
+from clip_tca.core.files import local_copy, write_tensors, write_text
+from clip_tca.core.remote import RemotePath, is_url, locate, stamp
+from clip_tca.datasets.formats.safetensors import SafetensorsFile
+from clip_tca.datasets.synthetic import synthetic
+from tests.object_stores import content
+
+
+def test_a_path_without_a_scheme_is_local_and_imports_nothing():
+    code = (
+        "import sys; from clip_tca.core.remote import locate, is_url; print(locate('a/b'), is_url('C:a'), "
+        "'fsspec' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["a/b", "False", "False"]
+
+
+def test_a_file_url_is_a_local_path(tmp_path):
+    assert locate(f"file://{tmp_path}/a.npy") == tmp_path / "a.npy"
+    assert is_url("s3://a/b") and is_url("simplecache::s3://a/b") and not is_url("a:b")  # noqa: PT018
+
+
+def test_names_are_those_of_pathlib(memory):
+    path = locate(f"{memory}/a/b.tar.gz")
+    assert (path.name, path.stem, path.suffix) == ("b.tar.gz", "b.tar", ".gz")
+    assert str(path.parent / "c") == str(path.with_name("c")) == f"{memory}/a/c"
+    assert path == locate(f"{memory}/a/b.tar.gz") != path.parent
+
+
+def test_what_is_written_is_read_listed_and_removed(place):
+    path = locate(f"{place}/a/b.txt")
+    assert not path.exists()
+    write_text(path, "first")
+    before = stamp(path)
+    write_text(path, "second")
+    assert (path.read_text(), path.stat().st_size, path.is_file(), path.is_dir()) == ("second", 6, True, False)
+    assert stamp(path) != before
+    assert path.parent.is_dir()
+    assert [each.name for each in path.parent.iterdir()] == ["b.txt"]
+    assert [str(each.name) for each in locate(f"{place}/a/*.txt").matches()] == ["b.txt"]
+    with local_copy(path) as local:
+        assert local.read_text() == "second"
+    assert not local.exists()
+    path.unlink()
+    path.unlink(missing_ok=True)
+    assert not path.exists()
+    with pytest.raises(FileNotFoundError, match=r"a/b\.txt: no such file, folder or bucket"):
+        path.read_bytes()
+
+
+class CutError(OSError):
+    pass
+
+
+def test_an_upload_that_is_cut_leaves_the_old_object_and_keeps_the_new_file_here(place, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = locate(f"{place}/a.txt")
+    write_text(path, "old")
+    cut(path, monkeypatch)
+    with pytest.raises(OSError, match=r"a\.txt can't be written \(cut\).*; it is kept in (\S+)") as caught:
+        write_text(path, "x" * (6 << 20))
+    kept = Path(str(caught.value).rpartition(" ")[2])
+    assert kept.read_text() == "x" * (6 << 20)
+    assert content(place) == {"a.txt": b"old"}
+    assert [each for each in tmp_path.iterdir() if each.name.endswith(".part")] == []
+
+
+def cut(path: RemotePath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the store take the first half of what is uploaded."""
+    if "memory" in path.fs.protocol:
+        from fsspec.implementations.memory import MemoryFile
+
+        write = MemoryFile.write
+
+        def half(self: MemoryFile, data: bytes) -> None:
+            write(self, data[: len(data) // 2])
+            raise CutError("cut")
+
+        monkeypatch.setattr(MemoryFile, "write", half)
+        return
+    call = type(path.fs)._call_s3
+
+    async def refuse(self: object, method: str, *arguments: object, **options: object) -> object:
+        if method in ("complete_multipart_upload", "put_object"):
+            raise CutError("cut")
+        return await call(self, method, *arguments, **options)
+
+    monkeypatch.setattr(type(path.fs), "_call_s3", refuse)
+
+
+def test_a_store_without_whole_uploads_gets_a_temporary_name_first(memory, monkeypatch, tmp_path):
+    (tmp_path / "a").write_text("x")
+    names = []
+    store = fsspec.filesystem("memory")
+    put = type(store).put_file
+    monkeypatch.setattr(
+        type(store), "put_file", lambda self, local, key, **_: (names.append(key), put(self, local, key))
+    )
+    locate(f"{memory}/b").put(tmp_path / "a")
+    assert names[0].rpartition("/")[2].startswith(".b.")
+    assert content(memory) == {"b": b"x"}
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("gs://bucket/a.npy", r"a package for gs:// is missing; pip install 'clip-tca\[gs\]'"),
+        ("nowhere://a.npy", "Protocol not known: nowhere; allowed are paths, and what fsspec knows"),
+    ],
+)
+def test_a_store_that_can_t_be_opened_is_one_line(url, reason, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(ValueError, match=reason):
+        locate(url)
+
+
+def test_a_store_that_does_not_answer_is_one_line_with_the_address(s3, monkeypatch, capsys):
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert main(["eval", "--dataset", f"{s3}/a.safetensors"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"{s3}/a.safetensors can't be read (" in lines[0]
+
+
+# -- what eval and embed do with URLs ----------------------------------------------------------------------------------
+
+
+def test_a_set_of_embeddings_and_its_record_may_be_in_a_store(place, capsys):
+    assert main(["embed", "--dataset", "synthetic", "-o", f"{place}/z.safetensors"]) == 0
+    words = ["--method", "linear-tca"]
+    assert main(["eval", "--dataset", f"{place}/z.safetensors", *words, "-o", f"{place}/record.json"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["eval", "--dataset", "synthetic", *words]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("linear-tca  ")]
+    assert rows
+    assert rows[0] in printed
+    assert f'"path": "{place}/z.safetensors"' in content(place)["record.json"].decode()
+    assert main(["explain", f"{place}/record.json"]) == 0
+
+
+def test_tensors_are_read_from_their_places_as_the_library_reads_them(place, tmp_path):
+    tensors = {
+        "a": torch.randn(7, 5), "b": torch.arange(9), "c": torch.randn(3, 4).bfloat16(),
+        "d": torch.zeros(0, 4), "e": torch.tensor([True, False]), "f": torch.randn(2, 3, 4).half(),
+    }  # fmt: skip
+    write_tensors(tmp_path / "a.safetensors", tensors, {"scale": "7"})
+    write_tensors(locate(f"{place}/a.safetensors"), tensors, {"scale": "7"})
+    local, remote = SafetensorsFile(tmp_path / "a.safetensors"), SafetensorsFile(locate(f"{place}/a.safetensors"))
+    assert remote.headers == local.headers
+    assert remote.metadata == local.metadata
+    for name in tensors:
+        assert torch.equal(remote.read(name), local.read(name))
+    for name in ("a", "c"):
+        ours, theirs = (list(file.windows(name, 0, len(tensors[name]), 3)) for file in (local, remote))
+        assert all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda data: data[:5], "a header of"),
+        (lambda data: data[:-4], "does not fit its place"),
+        (lambda data: data[:8] + b"[" + data[9:], "truncated or damaged"),
+        (lambda data: data.replace(b'"F32"', b'"F99"'), "F99"),
+        (lambda data: (1 << 40).to_bytes(8, "little") + data[8:], "a header of 1099511627776 bytes"),
+    ],
+)
+def test_damaged_tensors_in_a_store_are_refused(spoil, reason, memory, tmp_path):
+    synthetic(0, 4, 8, 20).save(tmp_path / "a.safetensors")
+    fsspec.filesystem("memory").pipe_file(f"{memory}/a.safetensors", spoil((tmp_path / "a.safetensors").read_bytes()))
+    with pytest.raises(ValueError, match=rf"a\.safetensors: .*{reason}"):
+        load_embeddings(f"{memory}/a.safetensors")
+
+
+def test_prompts_shares_and_class_names_may_be_in_a_store(memory, capsys):
+    for name, text in {
+        "p.txt": "a {}.\n",
+        "shares.txt": "\n".join(["1"] * 6),
+        "r.toml": '[[run]]\ndataset="demo"',
+    }.items():
+        write_text(locate(f"{memory}/{name}"), text)
+    words = ["eval", "--dataset", "synthetic", "--method", "linear-tca"]
+    assert main([*words, "--shares", f"{memory}/shares.txt"]) == 0
+    assert main(["eval", "--recipe", f"{memory}/r.toml", "--dataset", "synthetic", "--method", "zero-shot"]) == 0
+    from clip_tca.datasets.prompts import load_prompts
+
+    assert load_prompts(f"{memory}/p.txt", ["cat"]).texts() == ["a cat."]
+
+
+def test_pictures_in_a_store_are_one_line_that_says_what_to_do(capsys):
+    assert main(["eval", "--dataset", "folder", "--data-dir", "s3://a/b"]) == 1
+    assert "data_dir: s3://a/b; pictures are read from a folder of this machine: copy" in capsys.readouterr().err
+
+
+def test_a_state_is_kept_in_a_store(place, shifted):
+    from clip_tca import LinearTCA
+
+    fitted = LinearTCA(shifted.g).fit(shifted.z)
+    fitted.save(f"{place}/state.safetensors")
+    assert read_state(locate(f"{place}/state.safetensors")).kind == "LinearTCA"
+    again = LinearTCA.load(f"{place}/state.safetensors", shifted.g)
+    assert torch.equal(again.W_, fitted.W_)
