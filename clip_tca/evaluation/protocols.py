@@ -103,7 +103,7 @@ def predict(
         if setting == "online" or len(z[part]) == 1:
             adapter.partial_fit(z[part], logits=base_logits)
         else:
-            adapter.fit(z[part], labels[part] if adapter.uses_labels else None, logits=base_logits)
+            adapter.fit(z[part], labels=labels[part] if adapter.uses_labels else None, logits=base_logits)
         clock.adapted()
         predictions.append(predicted_classes(classifier, z[part], base_logits, adapter))
         clock.predicted()
