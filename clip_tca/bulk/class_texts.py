@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from clip_tca.core.files import sha256
 from clip_tca.core.tensors import to_tensor
 from clip_tca.datasets.formats.base import damaged
 from clip_tca.datasets.formats.registry import ARRAYS, open_arrays
+from clip_tca.datasets.prompts import read_classes
 
 if TYPE_CHECKING:
     from clip_tca.encoding.base import Encoder
@@ -29,6 +30,11 @@ class GivenClassifier:
     classes: list[str] | None
     about: dict[str, Any]
     kind: Literal["text", "head"] = "text"
+
+    def named(self, path: Path) -> GivenClassifier:
+        """The same with the class names of a file, one a line."""
+        names = list(read_classes(path).values())
+        return replace(self, classifier=self.classifier.named(names), classes=names)
 
 
 def read_texts(path: Path, name: str | None, scale: float | None, device: str) -> GivenClassifier:
@@ -49,20 +55,21 @@ def read_texts(path: Path, name: str | None, scale: float | None, device: str) -
         classes = json.loads(file.metadata.get("classes", "null"))
     except (ValueError, RecursionError) as error:
         raise damaged(path, error) from None
-    classifier = ZeroShotClassifier(to_tensor(file.read(key), "text").to(device), scale or stored_scale)
+    text = to_tensor(file.read(key), "text").to(device)
+    classifier = ZeroShotClassifier(text, scale or stored_scale, classes=classes)
     about = {"file": path.name, "name": key or "text", "sha256": sha256(path), "scale": classifier.scale}
     return GivenClassifier(classifier, classes, {**about, "classes": classifier.n_classes})
 
 
 def encode_texts(path: Path, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> GivenClassifier:
     """Class names, one a line as in :mod:`clip_tca.datasets.prompts`, put into prompts and encoded."""
-    from clip_tca.datasets.prompts import load_prompts, read_classes
+    from clip_tca.datasets.prompts import load_prompts
     from clip_tca.encoding.embedder import Embedder
 
     names = list(read_classes(path).values())
     filled = load_prompts(prompts, names)
     text = Embedder(encoder, store).texts(filled)
-    classifier = ZeroShotClassifier(text.to(encoder.device), scale or encoder.scale, bias=encoder.bias)
+    classifier = ZeroShotClassifier(text.to(encoder.device), scale or encoder.scale, bias=encoder.bias, classes=names)
     about = {
         "file": path.name,
         "classes": len(names),

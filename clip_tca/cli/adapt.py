@@ -13,7 +13,6 @@ from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import options as shared
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
     from clip_tca.adapters.base import Adapter
@@ -60,6 +59,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--dtype", choices=("float16", "float32"), help="of embeddings (default: as they came; float32 for float64)"
     )
+    command.add_argument("--names", action="store_true", help="write labels as names of the classes, not as numbers")
     command.add_argument("--overwrite", action="store_true", help="replace an output of an earlier run")
     command.add_argument("--drop-bad-rows", action="store_true", help="leave out rows of NaN or infinity")
     command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
@@ -75,6 +75,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
     shared.add_trust(text)
     text.add_argument("--prompts", default="single", metavar="NAME|FILE", help="single, watt or a file of templates")
+    text.add_argument("--class-names", metavar="FILE", help="names of the classes, one a line, in their order")
     group = command.add_argument_group("adaptation")
     group.add_argument("--method", choices=METHODS, help=f"default: {DEFAULT}, or that of --load-state")
     shared.add_method(group)
@@ -133,6 +134,7 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
 
     from clip_tca.bulk.job import Job
     from clip_tca.bulk.layout import lay_out
+    from clip_tca.bulk.true_labels import read_labels
     from clip_tca.core.device import choose_device
 
     if (options.embeddings is None) == (options.hub_id is None):
@@ -147,17 +149,20 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
     device = choose_device(options.device)
     source = open_source(options)
     given = read_classifier(options, device)
+    if options.class_names is not None:
+        given = given.named(Path(options.class_names))
     if source.dim != given.classifier.dim:
         raise ValueError(
             f"embeddings: dimension {source.dim}, but the {'head has' if options.head else 'class texts have'} "
             f"{given.classifier.dim}; both must come from the same model"
         )
     fallback = "float16" if source.dtype == np.float16 else "float32"
-    layout = lay_out(source, Path(options.output), options.write, np.dtype(options.dtype or fallback))
+    chosen, dtype = adapter(options, given, device), np.dtype(options.dtype or fallback)
+    layout = lay_out(source, Path(options.output), options.write, dtype, label_names(options, chosen))
     batch = options.batch_size if options.online or options.embeddings == "-" else None
     job = Job(
         layout,
-        adapter(options, given, device),
+        chosen,
         device,
         fitted=options.load_state is not None,
         batch=batch,
@@ -238,28 +243,20 @@ def adapter(options: argparse.Namespace, given: GivenClassifier, device: torch.d
     return chosen
 
 
+def label_names(options: argparse.Namespace, chosen: Adapter) -> tuple[str, ...] | None:
+    """The names to write in place of labels; None for numbers."""
+    if not options.names:
+        return None
+    if "labels" not in options.write:
+        raise ValueError("names: they stand for labels, which are not written; add --write labels")
+    if chosen.classifier.classes is None:
+        raise ValueError("names: the classes have none; give a file with one a line: --class-names FILE")
+    return chosen.classifier.classes
+
+
 def name_of(job: Job, options: argparse.Namespace) -> str:
     """Name of the method, or of the class of a loaded state."""
     return type(job.adapter).__name__ if job.fitted else options.method or DEFAULT
-
-
-def read_labels(path: Path, classes: int) -> np.ndarray:
-    """True classes from a ``.npy`` file, or from a text file with one number per line."""
-    import numpy as np
-    import torch
-
-    from clip_tca.core.tensors import check_labels
-
-    if not path.is_file():
-        raise FileNotFoundError(f"labels: {path} is not a file")
-    try:
-        if path.suffix.lower() == ".npy":
-            labels = np.asarray(np.load(path, allow_pickle=False))
-        else:
-            labels = np.array([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=np.int64)
-    except Exception as error:  # NumPy parses the header as Python and says whatever its parser says
-        raise ValueError(f"labels: {path} is not a list of whole numbers ({error or type(error).__name__})") from None
-    return check_labels(labels, labels.size, classes, torch.device("cpu")).numpy()
 
 
 def stream(job: Job, options: argparse.Namespace, given: GivenClassifier) -> Tally:

@@ -45,7 +45,7 @@ def _state(path: Path, options: argparse.Namespace) -> tuple[dict[str, Any], lis
     except ValueError as error:
         raise ValueError(f"{error}, or give a JSON record of clip-tca eval") from None
     count = saved.shape[1]
-    names = [f"class {c}" for c in range(count)]
+    names = list(saved.classes or (f"class {c}" for c in range(count)))
     if options.class_names is not None:
         names = list(read_classes(Path(options.class_names)).values())
         if len(names) != count:
