@@ -16,6 +16,7 @@ from clip_tca.core.version import __version__
 
 if TYPE_CHECKING:
     from clip_tca.adapters.conditional import ConditionalTCA
+    from clip_tca.adapters.label_free import label_free_score
     from clip_tca.adapters.linear import LinearTCA
     from clip_tca.adapters.mlp import MLPTCA
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
@@ -34,13 +35,14 @@ _HOMES = {
     "Task": "clip_tca.methods.base",
     "ZeroShotClassifier": "clip_tca.classifier",
     "evaluate": "clip_tca.evaluation.runner",
+    "label_free_score": "clip_tca.adapters.label_free",
     "load_embeddings": "clip_tca.datasets.embedding_set",
     "register": "clip_tca.methods.registry",
     "render": "clip_tca.results.rendering",
 }
 __all__ = [
     "MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "Method", "Task", "ZeroShotClassifier", "__version__",
-    "evaluate", "load_embeddings", "register", "render",
+    "evaluate", "label_free_score", "load_embeddings", "register", "render",
 ]  # fmt: skip
 
 

@@ -6,13 +6,19 @@ An adapted classifier is one again (:meth:`clip_tca.LinearTCA.folded`), for plai
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from clip_tca.core.conversion import as_number
 from clip_tca.core.tensors import CHUNK, Array, check_rows, chunks, compute_dtype, exact, is_fake, like, to_tensor, unit
+from clip_tca.core.text_towers import Template, bias_of, encode_texts, fill, scale_of
+
+C = TypeVar("C", bound="LinearClassifier")
 
 
 class LinearClassifier:
@@ -104,9 +110,41 @@ class LinearClassifier:
         """softmax of :meth:`logits`, ``(n, c)``."""
         return like(to_tensor(self.logits(z)).softmax(dim=1), z)
 
-    def predict(self, z: Array) -> Array:
-        """The most likely class of each row, ``(n,)``."""
-        return like(to_tensor(self.logits(z)).argmax(dim=1), z)
+    @overload
+    def predict(self, z: Array, *, names: Literal[False] = False) -> Array: ...
+    @overload
+    def predict(self, z: Array, *, names: bool) -> Array | np.ndarray: ...
+    def predict(self, z: Array, *, names: bool = False) -> Array | np.ndarray:
+        """The most likely class of each row, ``(n,)``; with ``names`` its name, in an array."""
+        best = to_tensor(self.logits(z)).argmax(dim=1)
+        return self.names_of(best) if names else like(best, z)
+
+    def named(self: C, classes: Sequence[str] | None) -> C:
+        """The same classifier with names for its classes; with None, itself."""
+        if classes is None:
+            return self
+        other = copy(self)
+        other.classes = _checked_names(classes, self.n_classes)
+        return other
+
+    def names_of(self, indices: Tensor) -> np.ndarray:
+        """Names ``(n,)`` of classes ``(n,)``.
+
+        Raises:
+            ValueError: If the classifier has none.
+        """
+        if self.classes is None:
+            raise ValueError("names: the classifier has none; give it names: ZeroShotClassifier(text, classes=[…])")
+        named: np.ndarray = np.array(self.classes)[indices.cpu().numpy()]
+        return named
+
+    def __sklearn_clone__(self) -> LinearClassifier:
+        """Itself: what scikit-learn's ``clone`` copies is adapters, and g never changes."""
+        return self
+
+    def __repr__(self) -> str:
+        named = "" if self.classes is None else f": {', '.join(self.classes[:3])}{', …' * (self.n_classes > 3)}"
+        return f"{type(self).__name__}({self.n_classes} classes of {self.dim} dimensions{named})"
 
     def exact_logits(self, z: Tensor) -> Tensor:
         """Class scores of rows as they are, in the dtype of the statistics: the same in any batch split."""
@@ -151,14 +189,14 @@ class ZeroShotClassifier(LinearClassifier):
         text: Tensor | np.ndarray,
         scale: float | Tensor = 100.0,
         *,
-        bias: float = 0.0,
+        bias: float | Tensor = 0.0,
         classes: Sequence[str] | None = None,
     ) -> None:
         """Take ``text`` as ``(c, d)``, or as ``(templates, c, d)``, which is averaged over the templates.
 
         Each text embedding is normalised, the templates are averaged and the mean is normalised again, as CLIP's
         own prompt ensembles are. ``scale`` may be a tensor, as in ``scale=model.logit_scale.exp()``; ``bias`` is the
-        logit bias of SigLIP.
+        logit bias of SigLIP. ``classes`` are the names, which ``predict(z, names=True)`` and saved states then have.
         """
         rows = to_tensor(text, "text")
         if rows.ndim not in (2, 3):
@@ -169,15 +207,44 @@ class ZeroShotClassifier(LinearClassifier):
         empty = (rows == 0).all(dim=-1).reshape(-1)
         if not is_fake(rows) and bool(empty.any()):
             raise ValueError(f"text: row {int(empty.nonzero()[0, 0])} is all zeros; every class needs a text embedding")
-        scale = scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
-        if not (isinstance(scale, (int, float, np.number)) and 0 < scale < float("inf")):
-            raise ValueError(f"scale: {scale}; a positive number is needed (100 for OpenAI's CLIP)")
+        self.scale = as_number("scale", scale)
+        if self.scale <= 0:
+            raise ValueError(f"scale: {self.scale}; a positive number is needed (100 for OpenAI's CLIP)")
         exact_rows = unit(exact(rows))
         mean = exact_rows.mean(dim=0) if rows.ndim == 3 else exact_rows
         self.text = unit(mean).to(compute_dtype(rows.dtype))
-        self.scale = float(scale)
         weight = self.scale * exact(self.text)  # as exact as the statistics need it
-        super().__init__(weight, weight.new_full(weight.shape[:1], bias), classes=classes)
+        super().__init__(weight, weight.new_full(weight.shape[:1], as_number("bias", bias)), classes=classes)
+
+    @classmethod
+    def from_prompts(
+        cls,
+        model: Any,
+        tokenizer: Any,
+        classes: Sequence[str],
+        templates: Template | Sequence[Template] = "a photo of a {}",
+        *,
+        scale: float | Tensor | None = None,
+        bias: float | Tensor | None = None,
+    ) -> ZeroShotClassifier:
+        """Encode the prompts with a model of open_clip or transformers that you have loaded.
+
+        Args:
+            model: With ``encode_text`` or ``get_text_features``; it is left as it is, on its device.
+            tokenizer: The model's: ``open_clip.get_tokenizer(…)``, ``AutoTokenizer`` or ``AutoProcessor``.
+            classes: Names of the classes.
+            templates: One or several, with ``{}`` where the name goes, or functions of the name.
+            scale: Logit scale; None is the model's, ``model.logit_scale.exp()``.
+            bias: Logit bias; None is the model's, which SigLIP has.
+        """
+        names = _checked_names(classes, len(classes)) or ()
+        text = encode_texts(model, tokenizer, fill(templates, names))
+        return cls(
+            text.unflatten(0, (-1, len(names))),
+            scale_of(model) if scale is None else scale,
+            bias=bias_of(model) if bias is None else bias,
+            classes=names,
+        )
 
     @property
     def unit_rows(self) -> bool:
@@ -194,8 +261,9 @@ class ZeroShotClassifier(LinearClassifier):
 def _checked_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
     if classes is None:
         return None
-    names = tuple(classes)
-    if isinstance(classes, str) or not all(isinstance(name, str) for name in names):
+    listed = isinstance(classes, Iterable) and not isinstance(classes, (str, Mapping))
+    names = tuple(classes) if listed else ()
+    if not listed or not all(isinstance(name, str) for name in names):
         raise ValueError(f"classes: {classes!r}; a list of names is needed")
     if len(names) != count:
         raise ValueError(f"classes: {len(names)} names, but there are {count} classes; one name for each is needed")

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from clip_tca import ZeroShotClassifier
 from clip_tca.core.tensors import check_rows
+from tests.tiny_clip import MODEL
+from tests.tiny_transformers import LENGTH, tiny
 
 
 def test_templates_are_normalised_averaged_and_normalised_again():
@@ -47,8 +51,8 @@ def test_bad_texts_are_refused(text, scale, says):
 def test_whole_numbers_are_no_embeddings():
     with pytest.raises(TypeError, match="int64"):
         ZeroShotClassifier(torch.ones(3, 4, dtype=torch.int64))
-    with pytest.raises(TypeError, match="list"):
-        ZeroShotClassifier([[1.0, 0.0], [0.0, 1.0]])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="int64"):
+        ZeroShotClassifier([[1, 0], [0, 1]])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
@@ -57,3 +61,102 @@ def test_finite_rows_whose_sum_is_not_are_taken(dtype):
     both = torch.tensor([[1.0, 2.0], [float("inf"), -float("inf")], [3.0, float("nan")]], dtype=dtype)
     with pytest.raises(ValueError, match=r"2 of 3 rows hold NaN or infinity \(rows 1, 2\)"):
         check_rows(both)
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def test_names_come_with_the_predictions():
+    z = np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.4]])
+    g = ZeroShotClassifier(np.eye(2), classes=np.array(["cat", "a dog"]))
+    assert g.predict(z, names=True).tolist() == ["a dog", "cat", "a dog"]
+    assert g.predict(torch.from_numpy(z), names=True).tolist() == ["a dog", "cat", "a dog"]
+    assert g.named(["x", "y"]).predict(z, names=True).tolist() == ["y", "x", "y"]
+    assert g.classes == ("cat", "a dog")
+    assert repr(g) == "ZeroShotClassifier(2 classes of 2 dimensions: cat, a dog)"
+    with pytest.raises(ValueError, match="names: the classifier has none; give it names"):
+        ZeroShotClassifier(np.eye(2)).predict(z, names=True)
+
+
+@pytest.mark.parametrize("classes", ["cats", ["cat"], ["cat", 2], {"cat": 1, "dog": 2}, 7])
+def test_names_that_do_not_fit_are_refused(classes):
+    with pytest.raises(ValueError, match=r"^classes: "):
+        ZeroShotClassifier(torch.eye(2), classes=classes)
+
+
+# -- prompts of a model at hand ----------------------------------------------------------------------------------------
+
+NAMES = ["cat", "dog", "house"]
+TEMPLATES = ("a photo of a {}", "a {} .")
+
+
+def by_hand(encode) -> torch.Tensor:
+    """CLIP's prompt ensemble: mean of unit embeddings, of unit length again."""
+    parts = [encode([template.format(name) for name in NAMES]) for template in TEMPLATES]
+    mean = sum(torch.nn.functional.normalize(part.double(), dim=1) for part in parts) / len(parts)
+    return torch.nn.functional.normalize(mean, dim=1).float()
+
+
+def test_prompts_are_encoded_by_a_model_of_open_clip():
+    import open_clip
+
+    model = open_clip.create_model(MODEL)
+    tokenizer = open_clip.get_tokenizer(MODEL)
+    g = ZeroShotClassifier.from_prompts(model, tokenizer, NAMES, TEMPLATES)
+    assert model.training  # as it came; the prompts were encoded without dropout
+    with torch.no_grad():
+        expected = by_hand(lambda texts: model.eval().encode_text(tokenizer(texts)))
+    torch.testing.assert_close(g.text, expected, rtol=0, atol=1e-5)
+    assert g.scale == pytest.approx(model.logit_scale.exp().item())
+    assert g.classes == tuple(NAMES)
+    written = [lambda name: f"a photo of a {name}", lambda name: f"a {name} ."]  # as open_clip has its own templates
+    assert torch.equal(ZeroShotClassifier.from_prompts(model, tokenizer, NAMES, written).text, g.text)
+    single = ZeroShotClassifier.from_prompts(model, tokenizer, NAMES, scale=7.0)
+    assert torch.equal(single.text, ZeroShotClassifier.from_prompts(model, tokenizer, NAMES, "a photo of a {}").text)
+    assert single.scale == 7.0
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_prompts_are_encoded_by_a_model_of_transformers(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = tiny(kind, tmp_path / kind)
+    model = transformers.AutoModel.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    g = ZeroShotClassifier.from_prompts(model, tokenizer, NAMES, TEMPLATES)
+
+    def encode(texts: list[str]) -> torch.Tensor:
+        tokens = tokenizer(texts, padding="max_length", max_length=LENGTH, return_tensors="pt")
+        masks = {} if kind == "siglip" else {"attention_mask": tokens["attention_mask"]}
+        with torch.no_grad():
+            found = model.get_text_features(input_ids=tokens["input_ids"], **masks)
+        return getattr(found, "pooler_output", found)
+
+    torch.testing.assert_close(g.text, by_hand(encode), rtol=0, atol=1e-5)
+    assert g.scale == pytest.approx(model.logit_scale.exp().item())
+    assert g.bias.tolist() == pytest.approx([-3.5] * 3 if kind == "siglip" else [0.0] * 3)
+    processor = SimpleNamespace(tokenizer=tokenizer, image_processor=None)
+    assert torch.equal(ZeroShotClassifier.from_prompts(model, processor, NAMES, TEMPLATES).text, g.text)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        (torch.nn.Linear(2, 2), {}, "model: a Linear has neither encode_text .open_clip. nor get_text_features"),
+        (None, {"templates": "a photo"}, r"templates: 'a photo' has no \{\}; write it where the class name goes"),
+        (None, {"templates": []}, "templates: none; give at least one"),
+        (None, {"classes": "cat"}, "classes: 'cat'; a list of names is needed"),
+    ],
+)
+def test_prompts_that_can_t_be_encoded_are_refused_in_one_line(model, options, says):
+    with pytest.raises((TypeError, ValueError), match=says) as caught:
+        ZeroShotClassifier.from_prompts(model, None, **{"classes": NAMES, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_a_scale_asks_for_one():
+    model = torch.nn.Linear(2, 2)
+    model.encode_text = lambda tokens: torch.eye(3)[: len(tokens)]
+    with pytest.raises(ValueError, match=r"scale: a Linear has no logit_scale; give it: scale=100.0"):
+        ZeroShotClassifier.from_prompts(model, lambda texts: torch.zeros(len(texts), 1), NAMES)
+    given = ZeroShotClassifier.from_prompts(model, lambda texts: torch.zeros(len(texts), 1), NAMES, scale=50)
+    assert given.scale == 50.0

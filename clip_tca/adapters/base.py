@@ -17,11 +17,11 @@ A subclass declares its state (:meth:`Adapter._declare`) and says how it observe
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
@@ -29,10 +29,13 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.accumulator import Accumulator
+from clip_tca.adapters.attributes import Normalize
 from clip_tca.adapters.diagnosis_record import Diagnosis
+from clip_tca.adapters.estimator import Estimator
 from clip_tca.adapters.state import SavedState, read_state, save_state
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_flag, check_whole
+from clip_tca.core.conversion import is_batches
 from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import (
     CHUNK,
@@ -43,10 +46,9 @@ from clip_tca.core.tensors import (
     compute_dtype,
     is_fake,
     like,
-    pooled,
     to_tensor,
-    unit,
 )
+from clip_tca.core.tensors import unit as unit_rows
 
 log = logging.getLogger("clip_tca.adapters.base")
 class_log = log.getChild("classes")
@@ -75,20 +77,8 @@ def silenced(logger: logging.Logger) -> Iterator[None]:
         logger.setLevel(level)
 
 
-class Learned:
-    """A part of the solution as a read-only attribute of the adapter; reading it solves if that is due."""
-
-    def __init__(self, name: str, doc: str) -> None:
-        """``name`` is that in the solution."""
-        self.name, self.__doc__ = name, doc
-
-    def __get__(self, adapter: Adapter | None, kind: type[Adapter]) -> Any:
-        """The tensor, or on the class this description of it."""
-        return self if adapter is None else adapter.learned(self.name)
-
-
-@dataclass(eq=False)
-class Adapter(ABC):
+@dataclass(eq=False, repr=False)
+class Adapter(Estimator):
     """What all adapters share. Constructors only store; options are checked before the first row.
 
     Attributes:
@@ -98,9 +88,9 @@ class Adapter(ABC):
         refresh: Images after which a stream solves again (see above).
     """
 
-    classifier: LinearClassifier = field(repr=False)
+    classifier: LinearClassifier
     _: KW_ONLY
-    normalize: bool | None = None
+    normalize: bool | None = cast("bool | None", Normalize())
     refresh: Literal["auto"] | int = "auto"
 
     linear: ClassVar[bool]
@@ -108,11 +98,6 @@ class Adapter(ABC):
 
     _seen = _pending = _last = _held = 0
     _device = cast("torch.device | None", None)
-
-    def __post_init__(self) -> None:
-        """Settle what g decides."""
-        if self.normalize is None:
-            self.normalize = not isinstance(self.classifier, LinearClassifier) or self.classifier.unit_rows
 
     @classmethod
     def options(cls) -> tuple[str, ...]:
@@ -170,6 +155,15 @@ class Adapter(ABC):
 
     # -- fitting -------------------------------------------------------------------------------------------------------
 
+    @property
+    def fitted(self) -> bool:
+        """Whether anything was seen."""
+        return self._device is not None
+
+    def forget(self) -> None:
+        """Be as new, with the same options."""
+        self.__dict__ = self.get_params()
+
     def begin(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
         """Forget everything; what follows is a stream of rows of ``dtype`` on ``device``, from row ``first`` on."""
         self._device, self._dtype = device, compute_dtype(dtype)
@@ -184,25 +178,29 @@ class Adapter(ABC):
     @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside
     def fit(
         self: A,
-        z: Tensor | np.ndarray | Iterable[Tensor | np.ndarray],
-        labels: Tensor | np.ndarray | list[int] | None = None,
+        z: Tensor | np.ndarray | Iterable[Any],
+        y: object = None,
         *,
+        labels: Tensor | np.ndarray | list[int] | None = None,
         logits: Tensor | np.ndarray | None = None,
     ) -> A:
         """Adapt to all test embeddings ``z`` ``(n, d)`` at once; an earlier fit is forgotten.
 
         Args:
-            z: Unlabeled test embeddings, or any iterable of batches of them, which need not fit in memory together.
+            z: Unlabeled test embeddings as a tensor, an array or anything else that
+                :func:`clip_tca.core.conversion.as_array` takes; or any iterable of batches of them, which need not fit
+                in memory together.
+            y: Ignored, whatever it is; here for scikit-learn's pipelines.
             labels: True classes. Only ``shares="oracle"`` ever looks at them; everything else drops them here.
             logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+): certainty is judged by
                 them, in place of the classifier's.
         """
-        before, z = self.__dict__.copy(), pooled(z)
+        before = self.__dict__.copy()
         try:
-            if isinstance(z, (Tensor, np.ndarray)) or not isinstance(z, Iterable):
-                self._fit_rows(self._checked(z), labels, logits)
-            else:
+            if is_batches(z):
                 self._fit_batches(z, labels, logits)
+            else:
+                self._fit_rows(self._checked(z), labels, logits)
             if self._seen < 2:
                 raise ValueError(
                     f"embeddings: {self._seen} row; fit needs at least 2 (partial_fit takes single images of a stream)"
@@ -226,20 +224,22 @@ class Adapter(ABC):
         if len(rows) > 1 and not is_fake(rows) and torch.equal(rows, rows[:1].expand_as(rows)):
             log.warning("%s: all %d embeddings are identical", type(self).__name__, len(rows))
 
-    def _fit_batches(self, batches: Iterable[Tensor | np.ndarray], labels: object, logits: object) -> None:
+    def _fit_batches(self, batches: Iterable[Any], labels: object, logits: object) -> None:
         if labels is not None or logits is not None:
             raise ValueError("embeddings: an iterable of batches goes without labels and logits; give one matrix")
-        self._device = None
+        self.forget()
         for batch in batches:
             self.partial_fit(batch)
         if self._device is None:
             raise ValueError("embeddings: no batches; at least 2 rows are needed")
 
     @torch.inference_mode(False)
-    def partial_fit(self: A, batch: Tensor | np.ndarray, *, logits: Tensor | np.ndarray | None = None) -> A:
+    def partial_fit(
+        self: A, batch: Tensor | np.ndarray, y: object = None, *, logits: Tensor | np.ndarray | None = None
+    ) -> A:
         """Add the next images of a stream, ``(n, d)`` with n ≥ 1. Everything seen so far counts the same.
 
-        ``logits`` are as in :meth:`fit`.
+        ``y`` is ignored; ``logits`` are as in :meth:`fit`.
         """
         rows = self._checked(batch)
         scores = check_logits(logits, rows, self.classifier.n_classes)
@@ -366,9 +366,10 @@ class Adapter(ABC):
 
     # -- using ---------------------------------------------------------------------------------------------------------
 
-    def transform(self, z: Array) -> Array:
-        """Adapted embeddings ``(n, d)``, in the dtype of ``z``."""
-        return like(self.apply(self._ready(z), score=False)[0], z)
+    def transform(self, z: Array, *, unit: bool = False) -> Array:
+        """Adapted embeddings ``(n, d)``, in the dtype of ``z``; with ``unit`` of length one, as an index wants them."""
+        moved = self.apply(self._ready(z), score=False)[0]
+        return like(unit_rows(moved).to(moved.dtype) if unit else moved, z)
 
     def logits(self, z: Array) -> Array:
         """Class scores ``(n, c)`` after adaptation, in float32 (float64 for float64 input)."""
@@ -378,14 +379,6 @@ class Adapter(ABC):
         """What :meth:`transform` and :meth:`logits` give, at once."""
         moved, scores = self.apply(self._ready(z))
         return like(moved, z), like(scores, z)
-
-    def predict(self, z: Array) -> Array:
-        """Predicted classes ``(n,)`` after adaptation.
-
-        In a stream, a batch no larger than the last one may be read with a map up to ``refresh`` images old; anything
-        larger, ``W_`` or :meth:`save` bring it up to date first.
-        """
-        return like(to_tensor(self.logits(z)).argmax(dim=1), z)
 
     def apply(self, rows: Tensor, move: bool = True, score: bool = True) -> tuple[Tensor, Tensor]:
         """Adapted embeddings and logits of finite rows by the solution as it is; what is not asked for has no rows."""
@@ -413,7 +406,7 @@ class Adapter(ABC):
         return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=bool(self.normalize))
 
     def _prepared(self, z: Tensor) -> Tensor:
-        return unit(z) if self.normalize else z.to(compute_dtype(z.dtype))
+        return unit_rows(z) if self.normalize else z.to(compute_dtype(z.dtype))
 
     def _solved(self, name: str, z: Tensor) -> Tensor:
         """A part of the map in the dtype and on the device of ``z``, converted once for each solution."""
@@ -449,6 +442,7 @@ class Adapter(ABC):
             shape=(self.classifier.dim, self.classifier.n_classes),
             classifier=self.classifier.fingerprint(),
             tensors={**tensors, **parts},
+            classes=self.classifier.classes,
         )
 
     def save(self, path: str | Location) -> None:
@@ -457,10 +451,14 @@ class Adapter(ABC):
 
     @classmethod
     def load(cls: type[A], path: str | Location, classifier: LinearClassifier, device: str | None = None) -> A:
-        """Read what :meth:`save` wrote, onto ``device`` (default: where the classifier is)."""
+        """Read what :meth:`save` wrote, onto ``device`` (default: where the classifier is).
+
+        A classifier without names of its classes gets those that were saved.
+        """
         target = torch.device(device) if device else classifier.device
         saved = read_state(locate(path), target)
         saved.check(path, cls.__name__, classifier)
+        classifier = classifier if classifier.classes else classifier.named(saved.classes)
         try:
             adapter = cls(classifier, **saved.options)
             adapter.begin(target, getattr(torch, saved.counters["dtype"]))
@@ -477,7 +475,7 @@ class Adapter(ABC):
 
     # -- what comes in -------------------------------------------------------------------------------------------------
 
-    def _checked(self, z: Tensor | np.ndarray) -> Tensor:
+    def _checked(self, z: object) -> Tensor:
         if not isinstance(self.classifier, LinearClassifier):
             kind = type(self.classifier).__name__
             raise TypeError(
@@ -510,10 +508,6 @@ class Adapter(ABC):
         """For how many prepared rows the map and g predict different classes."""
         g = self.classifier
         return int((self._score(z).argmax(dim=1) != g.exact_logits(z).argmax(dim=1)).sum())
-
-    def _require_fitted(self) -> None:
-        if self._device is None:
-            raise ValueError(f"{type(self).__name__} is not fitted yet; call fit(z) or partial_fit(batch) first")
 
     def _check_labels_given(self, given: bool) -> None:
         if self.uses_labels and not given:

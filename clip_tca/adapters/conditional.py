@@ -72,7 +72,8 @@ from torch import Tensor
 
 from clip_tca.adapters import diagnosis
 from clip_tca.adapters.accumulator import Accumulator
-from clip_tca.adapters.base import Adapter, Learned, log
+from clip_tca.adapters.attributes import Learned
+from clip_tca.adapters.base import Adapter, log
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.gaussian_fit import FEWEST_IMAGES, KEPT, fit_gaussians, least_move, match_confidence
 from clip_tca.adapters.reservoir import Reservoir
@@ -81,10 +82,9 @@ from clip_tca.adapters.state import SavedState
 from clip_tca.adapters.statistics import Moments
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_whole
-from clip_tca.core.tensors import Array, like, to_tensor
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class ConditionalTCA(Adapter):
     """Class-conditional correlation alignment: soft class means and one shared, shrunk within-class covariance.
 
@@ -127,12 +127,7 @@ class ConditionalTCA(Adapter):
 
     def __post_init__(self) -> None:
         """Take shares in any form."""
-        super().__post_init__()
         self.shares = plain(self.shares)
-
-    def probabilities(self, z: Array) -> Array:
-        """Posterior class probabilities ``(n, c)``."""
-        return like(to_tensor(self.logits(z)).softmax(dim=1), z)
 
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""

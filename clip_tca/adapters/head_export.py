@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ def load_head(path: Location) -> LinearClassifier:
         raise ValueError(
             f"{path}: a {saved.kind} is not linear and can't be exported; fit a LinearTCA or ConditionalTCA"
         )
-    return LinearClassifier(
-        solution["weight"].T.contiguous(), solution["bias"], normalize=bool(saved.options["normalize"])
-    )
+    weight, unit = solution["weight"].T.contiguous(), bool(saved.options["normalize"])
+    return LinearClassifier(weight, solution["bias"], classes=saved.classes, normalize=unit)
 
 
 def export(head: LinearClassifier, path: Path) -> None:
@@ -36,9 +36,14 @@ def export(head: LinearClassifier, path: Path) -> None:
             part.write_bytes(content)
     elif path.suffix.lower() == ".safetensors":
         tensors = {name: value.float().contiguous() for name, value in head.linear().state_dict().items()}
-        write_tensors(path, tensors, {"normalize": str(head.normalize).lower()})
+        write_tensors(path, tensors, {"normalize": str(head.normalize).lower(), **_names(head)})
     else:
         raise ValueError(f"output: {path}; allowed are names that end with {' or '.join(SUFFIXES)}")
+
+
+def _names(head: LinearClassifier) -> dict[str, str]:
+    """The names of the classes as metadata, if there are any."""
+    return {} if head.classes is None else {"classes": json.dumps(head.classes)}
 
 
 def onnx_model(head: LinearClassifier) -> Any:
@@ -79,5 +84,6 @@ def onnx_model(head: LinearClassifier) -> Any:
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 18)], producer_name="clip-tca", ir_version=9
     )
+    helper.set_model_props(model, _names(head))
     checker.check_model(model)
     return model

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from clip_tca.adapters import diagnosis
 from clip_tca.adapters.accumulator import Accumulator
-from clip_tca.adapters.base import Adapter, Learned, class_log, log
+from clip_tca.adapters.attributes import Learned
+from clip_tca.adapters.base import Adapter, class_log, log
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.pseudo_source import SHARES, UNCERTAINTIES, PseudoSourceBank, Uncertainty, select
 from clip_tca.adapters.reservoir import Reservoir
@@ -35,7 +36,7 @@ ESTIMATE_ROWS = 8192
 """Rows from which ``estimated`` class counts are taken (or 8 for each class, if that is more)."""
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class LinearTCA(Adapter):
     """Linear map of all test embeddings onto the mean and covariance of the most certain ones.
 
@@ -84,7 +85,6 @@ class LinearTCA(Adapter):
 
     def __post_init__(self, balance: Shares | None) -> None:
         """Take the name of before, and shares in any form."""
-        super().__post_init__()
         self.shares = plain(self.shares if balance is None else balance)
 
     @classmethod

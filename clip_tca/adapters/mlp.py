@@ -24,7 +24,7 @@ TARGET_ROWS = 4096
 """Rows of the pseudo-source to which the MLP is fitted, at most."""
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class MLPTCA(LinearTCA):
     """A residual MLP behind the linear map: it fits the whole distribution of the pseudo-source, not its moments alone.
 
@@ -47,8 +47,8 @@ class MLPTCA(LinearTCA):
 
     layers: Literal[2, 3] = 2
     hidden: int | None = None
-    solver: Solver = field(default="monge", init=False, repr=False)
-    shrinkage: Shrinkage = field(default="auto", init=False, repr=False)
+    solver: Solver = field(default="monge", init=False)
+    shrinkage: Shrinkage = field(default="auto", init=False)
     lr: float = 1e-4
     seed: int = 0
     memory: int = 768

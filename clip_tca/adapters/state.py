@@ -39,6 +39,7 @@ class SavedState:
         shape: Dimensions and classes.
         classifier: Fingerprint of the classifier.
         tensors: Everything learned; ``solution.…`` is the map, the rest what was observed, by accumulator.
+        classes: Names of the classes; None if they were not known.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class SavedState:
     shape: tuple[int, int]
     classifier: str
     tensors: dict[str, Tensor]
+    classes: tuple[str, ...] | None = None
 
     def part(self, name: str) -> dict[str, Tensor]:
         """The tensors whose names begin with ``name.``, by the rest of their names."""
@@ -64,6 +66,8 @@ class SavedState:
             )
         if self.classifier != classifier.fingerprint():
             log.warning("%s was fitted with other class texts, another scale or another head than those given", path)
+        if self.classes and classifier.classes and self.classes != classifier.classes:
+            log.warning("%s names its classes otherwise (%s, …) than the classifier does", path, self.classes[0])
 
 
 def save_state(path: Location, state: SavedState) -> None:
@@ -75,6 +79,7 @@ def save_state(path: Location, state: SavedState) -> None:
         "counters": state.counters,
         "shape": state.shape,
         "classifier": state.classifier,
+        "classes": state.classes,
     }
     whole = {key: tensor.detach().contiguous().clone() for key, tensor in state.tensors.items()}
     text = json.dumps(record, default=int)
@@ -111,12 +116,21 @@ def read_state(path: Location, device: torch.device | str = "cpu") -> SavedState
         version = record["format"]
         dim, classes = record["shape"]
         counters, options = dict(record["counters"]), dict(record["options"])
-        saved = SavedState(record["class"], options, counters, (dim, classes), record["classifier"], tensors)
+        names = _names(record.get("classes"), classes)  # version 0.1 had none
+        saved = SavedState(record["class"], options, counters, (dim, classes), record["classifier"], tensors, names)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
     if version != FORMAT:
         raise ValueError(f"{path}: format {version}, this version of clip-tca reads {FORMAT}; save it again")
     return saved
+
+
+def _names(names: Any, count: int) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{count} class names are needed")
+    return tuple(names)
 
 
 def read_fit(path: Location) -> SavedState:

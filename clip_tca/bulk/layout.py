@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from clip_tca.bulk.shards import ShardedEmbeddings
 from clip_tca.core.remote import Location, RemotePath
-from clip_tca.datasets.formats.base import STANDARD, Kind, Shard, Sink, Target
+from clip_tca.datasets.formats.base import STANDARD, Kind, Result, Shard, Sink, Target
 from clip_tca.datasets.formats.registry import FORMATS
 
 STREAMED = (".arrow", ".ipc")
@@ -21,17 +21,22 @@ STREAMED = (".arrow", ".ipc")
 
 @dataclass(frozen=True)
 class Layout:
-    """Output files for sharded embeddings: one for everything if ``single``. Embeddings are written as ``dtype``."""
+    """Output files for sharded embeddings: one for everything if ``single``. Embeddings are written as ``dtype``.
+
+    Labels are written as ``names``, if there are any.
+    """
 
     source: ShardedEmbeddings
     kinds: tuple[Kind, ...]
     dtype: np.dtype[Any]
     single: bool
+    names: tuple[str, ...] | None = None
 
     @property
     def dtypes(self) -> dict[Kind, np.dtype[Any]]:
         """Dtype of every kind that is written."""
-        dtypes = {"embeddings": self.dtype.newbyteorder("<"), "labels": np.dtype("<i8"), "scores": np.dtype("<f4")}
+        labels = np.dtype("<i8") if self.names is None else np.dtype(f"<U{max(map(len, self.names))}")
+        dtypes = {"embeddings": self.dtype.newbyteorder("<"), "labels": labels, "scores": np.dtype("<f4")}
         return {kind: dtypes[kind] for kind in self.kinds}
 
     def row_bytes(self) -> int:
@@ -54,22 +59,47 @@ class Layout:
         files = self.files(out, shard)
         for path in files.values():
             path.parent.mkdir(exist_ok=True)  # not what is above: it is gone if the run has failed elsewhere
-        return shard.sink(Target(files, self.dtypes, start, rows))
+        return self._naming(shard.sink(Target(files, self.dtypes, start, rows)))
 
     def stream(self, file: IO[bytes]) -> Sink:
         """A writer for the only shard, to an open file."""
-        return self.source.shards[0].sink(Target({}, self.dtypes, file=file))
+        return self._naming(self.source.shards[0].sink(Target({}, self.dtypes, file=file)))
+
+    def _naming(self, sink: Sink) -> Sink:
+        return sink if self.names is None else NamedLabels(sink, np.array(self.names))
 
 
-def lay_out(source: ShardedEmbeddings, target: Location, kinds: tuple[Kind, ...], dtype: np.dtype[Any]) -> Layout:
-    """Check that ``target`` suits what is to be written there."""
+@dataclass(frozen=True)
+class NamedLabels:
+    """Writes labels as the names of the classes."""
+
+    sink: Sink
+    names: np.ndarray
+
+    def write(self, result: Result) -> None:
+        """Append the output for a block."""
+        self.sink.write(replace(result, arrays={**result.arrays, "labels": self.names[result.arrays["labels"]]}))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.sink.close()
+
+
+def lay_out(
+    source: ShardedEmbeddings,
+    target: Location,
+    kinds: tuple[Kind, ...],
+    dtype: np.dtype[Any],
+    names: tuple[str, ...] | None = None,
+) -> Layout:
+    """Check that ``target`` suits what is to be written there; ``names`` are written in place of labels."""
     suffix, first = target.suffix.lower(), source.shards[0]
     is_file = suffix in FORMATS
     if first.path == STANDARD:
         if is_file and suffix not in STREAMED:
             raise ValueError(f"output: {target}; a pipe is written as an Arrow IPC stream: name an .arrow file, or -")
         first.check_added(kinds)
-        return Layout(source, kinds, dtype, single=True)
+        return Layout(source, kinds, dtype, single=True, names=names)
     if is_file and not source.single:
         raise ValueError(f"output: {target} is one file, and there are shards to write; name a folder")
     if is_file and suffix != first.path.suffix.lower():
@@ -88,7 +118,9 @@ def lay_out(source: ShardedEmbeddings, target: Location, kinds: tuple[Kind, ...]
     output = _parts(target)
     if any(output == _parts(path)[: len(output)] for shard in source.shards for path in shard.sources()):
         raise ValueError(f"output: {target} is the input; choose another name")
-    return Layout(source, kinds, dtype, is_file)
+    if names is not None and any(shard.path.suffix.lower() == ".safetensors" for shard in source.shards):
+        raise ValueError("names: a .safetensors file holds numbers alone; leave out --names, or give .npy or .parquet")
+    return Layout(source, kinds, dtype, is_file, names)
 
 
 def _parts(path: Location) -> tuple[object, ...]:

@@ -13,6 +13,7 @@ from clip_tca.cli import options as shared
 from clip_tca.core.remote import locate
 
 if TYPE_CHECKING:
+    from clip_tca.adapters.base import Adapter
     from clip_tca.bulk.class_texts import GivenClassifier
     from clip_tca.bulk.job import Job
     from clip_tca.bulk.tally import Tally
@@ -58,6 +59,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--dtype", choices=("float16", "float32"), help="of embeddings (default: as they came; float32 for float64)"
     )
+    command.add_argument("--names", action="store_true", help="write labels as names of the classes, not as numbers")
     command.add_argument("--overwrite", action="store_true", help="replace an output of an earlier run")
     command.add_argument("--drop-bad-rows", action="store_true", help="leave out rows of NaN or infinity")
     command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
@@ -75,6 +77,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text.add_argument(
         "--prompts", default="single", metavar="NAME|FILE", help="single, watt, clip80, templates or .json descriptions"
     )
+    text.add_argument("--class-names", metavar="FILE", help="names of the classes, one a line, in their order")
     group = command.add_argument_group("adaptation")
     group.add_argument("--method", choices=METHODS, help=f"default: {DEFAULT}, or that of --load-state")
     shared.add_method(group)
@@ -174,21 +177,23 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
     device = choose_device(options.device)
     source = inputs.open_source(options)
     given = inputs.read_classifier(options, device)
+    if options.class_names is not None:
+        given = given.named(locate(options.class_names))
     if source.dim != given.classifier.dim:
         raise ValueError(
             f"embeddings: dimension {source.dim}, but the {'head has' if options.head else 'class texts have'} "
             f"{given.classifier.dim}; both must come from the same model"
         )
     fallback = "float16" if source.dtype == np.float16 else "float32"
-    dtype = np.dtype(options.dtype or fallback)
+    chosen, dtype = inputs.adapter(options, given, device), np.dtype(options.dtype or fallback)
     if options.fit_only:
         layout = Layout(source, options.write, dtype, single=False)
     else:
-        layout = lay_out(source, locate(options.output), options.write, dtype)
+        layout = lay_out(source, locate(options.output), options.write, dtype, label_names(options, chosen))
     batch = options.batch_size if options.online or options.embeddings == "-" else None
     job = Job(
         layout,
-        inputs.adapter(options, given, device),
+        chosen,
         device,
         fitted=options.load_state is not None,
         batch=batch,
@@ -216,6 +221,17 @@ def check_targets(options: argparse.Namespace) -> None:
         if existing and not options.overwrite:
             raise ValueError(f"output: {existing[0]} exists; choose another name, or replace it: --overwrite")
     shared.check_output(options.save_state, "save_state")
+
+
+def label_names(options: argparse.Namespace, chosen: Adapter) -> tuple[str, ...] | None:
+    """The names to write in place of labels; None for numbers."""
+    if not options.names:
+        return None
+    if "labels" not in options.write:
+        raise ValueError("names: they stand for labels, which are not written; add --write labels")
+    if chosen.classifier.classes is None:
+        raise ValueError("names: the classes have none; give a file with one a line: --class-names FILE")
+    return chosen.classifier.classes
 
 
 def name_of(job: Job, options: argparse.Namespace) -> str:

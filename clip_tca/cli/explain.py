@@ -46,7 +46,7 @@ def _state(path: Location, options: argparse.Namespace) -> tuple[dict[str, Any],
     except ValueError as error:
         raise ValueError(f"{error}, or give a JSON record of clip-tca eval") from None
     count = saved.shape[1]
-    names = [f"class {c}" for c in range(count)]
+    names = list(saved.classes or (f"class {c}" for c in range(count)))
     if options.class_names is not None:
         names = list(read_classes(locate(options.class_names)).values())
         if len(names) != count:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from clip_tca.core.conversion import as_array, holds_tensors
 
 Array = TypeVar("Array", Tensor, np.ndarray)
 
@@ -20,31 +22,33 @@ CHUNK = 2048
 """Rows processed at a time, so that no temporary is as large as the input."""
 
 
-def to_tensor(z: Tensor | np.ndarray, name: str = "embeddings") -> Tensor:
-    """A tensor view of ``z`` (no copy where none is needed); TypeError unless it is a tensor or array of floats."""
-    z = pooled(z)
-    if isinstance(z, np.ndarray):
-        if z.dtype.kind != "f" or z.dtype.itemsize > 8:
-            raise TypeError(f"{name}: dtype {z.dtype} is not supported; use float16, float32 or float64")
-        native = np.ascontiguousarray(z, dtype=z.dtype.newbyteorder("="))
+def to_tensor(z: Any, name: str = "embeddings") -> Tensor:
+    """A tensor view of ``z`` (no copy where none is needed), whatever :func:`as_array` takes.
+
+    Raises:
+        TypeError: If it is something else, or its numbers are not floats.
+    """
+    given = as_array(z, name)
+    if isinstance(given, np.ndarray):
+        if given.dtype.kind != "f" or given.dtype.itemsize > 8:
+            raise TypeError(
+                f"{name}: dtype {given.dtype} is not supported; use float16, float32 or float64: z.astype('float32')"
+            )
+        native = np.ascontiguousarray(given, dtype=given.dtype.newbyteorder("="))
         with warnings.catch_warnings():  # a read-only array (a memory map) is only read here
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(native)
-    if not isinstance(z, Tensor):
-        raise TypeError(f"{name}: expected a torch.Tensor or numpy.ndarray, got {type(z).__name__}")
-    if z.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        raise TypeError(f"{name}: dtype {z.dtype} is not supported; use float16, bfloat16, float32 or float64")
-    return z.detach()
-
-
-def pooled(output: Any) -> Any:
-    """The embeddings of a model's output, as transformers gives it, new releases in an object; others as they are."""
-    return getattr(output, "pooler_output", output)
+    if given.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise TypeError(
+            f"{name}: dtype {given.dtype} is not supported; use float16, bfloat16, float32 or float64: z.float()"
+        )
+    return given.detach()
 
 
 def like(result: Tensor, source: Array) -> Array:
-    """``result`` in the type of the input: a NumPy array for a NumPy array, a tensor for a tensor."""
-    return result.cpu().numpy() if isinstance(source, np.ndarray) else result
+    """``result`` in the type of the input: a tensor for tensors, and a NumPy array for anything else."""
+    answer: Any = result if holds_tensors(source) else result.cpu().numpy()
+    return cast("Array", answer)
 
 
 def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> None:

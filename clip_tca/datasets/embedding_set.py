@@ -53,7 +53,7 @@ class EmbeddingSet:
             return LinearClassifier(weight, bias, classes=self.head.classes)
         if self.text is None:
             raise ValueError("text: None, and no head; one of them makes the classifier")
-        return ZeroShotClassifier(self.text.to(device), self.scale, bias=self.bias)
+        return ZeroShotClassifier(self.text.to(device), self.scale, bias=self.bias, classes=self.classes)
 
     def save(self, path: str | Location, text: str = "text.single") -> None:
         """Write a file that :func:`load_embeddings` reads; text embeddings are put under the name ``text``."""
@@ -128,10 +128,6 @@ def _read(file: SafetensorsFile, text: str | None) -> EmbeddingSet:
 def _check(data: EmbeddingSet) -> None:
     """Raise ValueError or TypeError where texts, embeddings, labels and names do not fit each other."""
     classifier = data.classifier()
-    if data.classes is not None and [str(name) for name in data.classes] != data.classes:
-        raise ValueError(f"classes: {data.classes!r}; a list of names is needed")
-    if data.classes is not None and len(data.classes) != classifier.n_classes:
-        raise ValueError(f"classes: {len(data.classes)} names, but g has {classifier.n_classes}")
     if not data.domains:
         raise ValueError("no domain in it")
     for name, (z, y) in (data.domains | ({} if data.source is None else {SOURCE: data.source})).items():

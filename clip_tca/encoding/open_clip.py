@@ -23,6 +23,7 @@ from clip_tca.core.device import choose_device, choose_precision
 from clip_tca.core.files import sha256
 from clip_tca.core.hub_access import go_offline_if_unreachable
 from clip_tca.core.resources import resource
+from clip_tca.core.text_towers import encode_texts, scale_of
 from clip_tca.encoding import weights
 from clip_tca.encoding.base import Encoder, Identity
 from clip_tca.encoding.store import Store, digest, model_key
@@ -85,7 +86,7 @@ class OpenClipEncoder(Encoder):
             configuration=digest(open_clip.get_model_config(self._address)),
             preprocessing=self._preprocessing,
             precision=self.precision,
-            scale=float(self.model.logit_scale.detach().exp()),
+            scale=scale_of(self.model),
         )
         if self._store and key:
             self._store.keep_identity(key, identity, file, configuration)
@@ -195,10 +196,7 @@ class OpenClipEncoder(Encoder):
         """Dimension d of the embeddings: that of a text, since image towers don't all name theirs alike."""
         return self.encode_texts([""]).shape[1]
 
-    @torch.inference_mode()
     def encode_texts(self, texts: list[str], batch: int = 256) -> Tensor:
         """Embeddings ``(n, d)`` of texts, in float32, ``batch`` at a time."""
-        batches = (texts[start : start + batch] for start in range(0, len(texts), batch))
         with self._autocast():
-            parts = [self.model.encode_text(self.tokenizer(part).to(self.device)).float() for part in batches]
-        return torch.cat(parts)
+            return encode_texts(self.model, self.tokenizer, texts, batch)

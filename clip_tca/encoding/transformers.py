@@ -19,9 +19,10 @@ from PIL import Image
 from torch import Tensor, nn
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.conversion import pooled
 from clip_tca.core.device import choose_device, choose_precision
 from clip_tca.core.hub_access import go_offline_if_unreachable
-from clip_tca.core.tensors import pooled
+from clip_tca.core.text_towers import bias_of, encode_texts, scale_of, tokens
 from clip_tca.encoding import weights
 from clip_tca.encoding.base import Encoder, Identity
 from clip_tca.encoding.checkpoint import fingerprint
@@ -139,7 +140,6 @@ class TransformersEncoder(Encoder):
     def identity(self) -> Identity:
         """What the embeddings depend on; the model is loaded for it."""
         inner = self.model.inner
-        bias = getattr(inner, "logit_bias", None)
         return Identity(
             model=self.name,
             pretrained="",
@@ -147,8 +147,8 @@ class TransformersEncoder(Encoder):
             configuration=digest(_plain(inner.config.to_dict())),
             preprocessing=_plain(self._processor.to_dict()),
             precision=self.precision,
-            scale=float(inner.logit_scale.detach().exp()),
-            bias=0.0 if bias is None else float(bias),
+            scale=scale_of(inner),
+            bias=bias_of(inner),
         )
 
     @cached_property
@@ -167,30 +167,17 @@ class TransformersEncoder(Encoder):
     @property
     def tokenizer(self) -> Callable[[list[str]], Tensor]:
         """Texts → tokens ``(n, length)``."""
-        return lambda texts: self._tokens(texts)["input_ids"]
-
-    def _tokens(self, texts: list[str]) -> dict[str, Tensor]:
-        """Tokens, and the mask of those that count; SigLIP has learned without one."""
-        config = self.model.inner.config
-        length = config.text_config.max_position_embeddings
-        tokens = self._tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
-        names = ("input_ids",) if config.model_type.startswith("siglip") else ("input_ids", "attention_mask")
-        return {name: tokens[name] for name in names if name in tokens}
+        return lambda texts: tokens(self.model.inner, self._tokenizer, texts)["input_ids"]
 
     @cached_property
     def dim(self) -> int:
         """Dimension d of the embeddings."""
         return self.encode_texts([""]).shape[1]
 
-    @torch.inference_mode()
     def encode_texts(self, texts: list[str], batch: int = 256) -> Tensor:
         """Embeddings ``(n, d)`` of texts, in float32, ``batch`` at a time."""
-        parts = []
-        for start in range(0, len(texts), batch):
-            given = {name: value.to(self.device) for name, value in self._tokens(texts[start : start + batch]).items()}
-            with self._autocast():
-                parts.append(self.model.encode_text(given.pop("input_ids"), **given).float())
-        return torch.cat(parts)
+        with self._autocast():
+            return encode_texts(self.model.inner, self._tokenizer, texts, batch)
 
 
 @contextmanager

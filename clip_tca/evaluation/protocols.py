@@ -111,7 +111,7 @@ def predict(
         if setting == "online" or len(rows) == 1:
             adapter.partial_fit(rows, logits=scores)
         else:
-            adapter.fit(rows, true if adapter.uses_labels else None, logits=scores)
+            adapter.fit(rows, labels=true if adapter.uses_labels else None, logits=scores)
         clock.adapted()
         predictions.append(class_scores(classifier, rows, scores, adapter))
         clock.predicted()

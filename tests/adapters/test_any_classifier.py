@@ -135,8 +135,8 @@ def test_the_unit_in_which_features_are_measured_changes_no_prediction(adapter, 
         pytest.skip("the public code's Adam has a constant beside the slope, which small slopes notice")
     z = features(shifted).double()
     labels = shifted.y if adapter == LinearTCA.reference else None
-    scaled = adapter(LinearClassifier(head.weight / factor, head.bias)).fit(factor * z, labels)
-    plain = adapter(head).fit(z, labels)
+    scaled = adapter(LinearClassifier(head.weight / factor, head.bias)).fit(factor * z, labels=labels)
+    plain = adapter(head).fit(z, labels=labels)
     same = (scaled.predict(factor * z) == plain.predict(z)).double().mean()
     assert float(same) > 0.99
     if adapter is not MLPTCA:  # Adam amplifies rounding

@@ -82,7 +82,12 @@ def test_an_earlier_fit_is_forgotten_or_kept_whole(shifted):
 
 @pytest.mark.parametrize(
     ("batches", "reason"),
-    [([], "no batches"), ([torch.ones(1, 24)], "1 row"), ([[1.0, 2.0]], "expected a torch.Tensor"), (7, "got int")],
+    [
+        ([], "no batches"),
+        ([torch.ones(1, 24)], "1 row"),
+        ([[1.0, 2.0]], "dimension 2, but the classifier has 24"),
+        (7, "got int"),
+    ],
 )
 def test_batches_that_are_none_are_refused(batches, reason, shifted):
     with pytest.raises((TypeError, ValueError), match=reason):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.diagnosis import diagnose_state
 from clip_tca.adapters.registry import ADAPTERS
-from clip_tca.adapters.state import read_state
+from clip_tca.adapters.state import checksum, read_state
 
 STATES = Path(__file__).parent / "states_0_1"
 EXPECTED = load_file(STATES / "expected.safetensors")
@@ -60,6 +62,34 @@ def test_a_tensor_of_another_shape_is_one_line(g, tmp_path, monkeypatch):
     save_file({}, path)
     with pytest.raises(ValueError, match=r"missing or wrong \(score has shape \(14,\), not \(m\)"):
         LinearTCA.load(path, g)
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_the_names_of_the_classes_are_saved_with_a_state(kind, g, tmp_path, caplog):
+    path, names = tmp_path / "s.safetensors", ["ant", "bee", "big cow"]
+    kind(g.named(names)).fit(EXPECTED["z"]).save(path)
+    assert read_state(path).classes == tuple(names)
+    loaded = kind.load(path, g)  # which has none
+    assert set(loaded.predict(EXPECTED["z"], names=True)) <= set(names)
+    assert g.classes is None
+    assert caplog.text == ""
+    other = kind.load(path, g.named(["x", "y", "z"]))
+    assert other.classifier.classes == ("x", "y", "z")
+    assert "names its classes otherwise (ant, …) than the classifier does" in caplog.text
+    kind(g).fit(EXPECTED["z"]).save(path)
+    assert read_state(path).classes is None
+
+
+@pytest.mark.parametrize("names", [["ant"], ["ant", "bee", 3], "ant", {"ant": 1}])
+def test_names_that_do_not_fit_a_state_are_damage(names, g, tmp_path):
+    path = tmp_path / "s.safetensors"
+    LinearTCA(g).fit(EXPECTED["z"]).save(path)
+    with safe_open(path, "pt") as file:
+        text = json.dumps({**json.loads(file.metadata()["clip_tca"]), "classes": names})
+    tensors = load_file(path)
+    save_file(tensors, path, metadata={"clip_tca": text, "checksum": checksum(text, tensors)})
+    with pytest.raises(ValueError, match=r"damaged \(3 class names are needed\)"):
+        read_state(path)
 
 
 @pytest.mark.parametrize("name", ADAPTERS)

@@ -111,6 +111,71 @@ def test_every_format_comes_back_as_it_was(suffix, folder, fitted):
     assert np.allclose(written["embeddings"], fitted.transform(Z), atol=1e-3)
 
 
+NAMES = ["ant", "bee", "größere Kuh", "dog"]
+
+
+@pytest.fixture
+def names(folder) -> str:
+    (folder / "names.txt").write_text("\n".join(NAMES), encoding="utf-8")
+    return "names.txt"
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in FORMATS if suffix != ".safetensors"])
+def test_labels_are_written_as_names_when_asked(suffix, folder, names, fitted, capsys):
+    source, out = write(folder / f"in{suffix}", Z), folder / f"out{suffix}"
+    words = (str(source), "--write", "labels", "--names", "--class-names", names, "--labels", "y.npy")
+    assert adapt(*words, "-o", str(out), "--save-state", "s.safetensors") == 0
+    read = {
+        ".npy": np.load,
+        ".npz": lambda path: np.load(path)["labels"],
+        ".parquet": lambda path: pq.read_table(path)["tca_label"],
+        ".arrow": lambda path: pa.ipc.open_stream(path).read_all()["tca_label"],
+        ".feather": lambda path: pa.ipc.open_file(path).read_all()["tca_label"],
+    }
+    written = np.asarray(read[suffix](str(out)))
+    expected = fitted.predict(torch.from_numpy(Z))
+    assert written.tolist() == [NAMES[label] for label in expected]
+    assert f"linear-tca {100 * (expected == SET.y).double().mean():.2f}" in capsys.readouterr().out  # still scored
+    assert json.loads(Path(f"{out}.json").read_text(encoding="utf-8"))["classes"] == NAMES
+
+
+def test_names_are_in_the_state_and_in_what_is_exported(folder, names, fitted):
+    assert adapt("z.npy", "-o", "out.npy", "--class-names", names, "--save-state", "s.safetensors") == 0
+    again = ("--load-state", "s.safetensors", "--write", "labels", "--names")
+    assert adapt("z.npy", "-o", "labels.npy", *again) == 0  # without the file
+    expected = [NAMES[label] for label in fitted.predict(torch.from_numpy(Z))]
+    assert np.load("labels.npy").tolist() == expected
+    assert main(["export", "s.safetensors", "-o", "head.safetensors"]) == 0
+    head = ("--head", "head.safetensors", "--write", "labels", "--names")
+    assert main(["adapt", "z.npy", *head, "-o", "of_head.npy", "--method", "linear-tca"]) == 0
+    assert set(np.load("of_head.npy")) <= set(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--names", "--write", "labels"), "names: the classes have none; give a file with one a line: --class-names"),
+        (("--names", "--class-names", "names.txt"), "names: they stand for labels, which are not written; add --write"),
+        (("--class-names", "two.txt"), "classes: 2 names, but there are 4 classes"),
+        (("--class-names", "none.txt"), "class names: none.txt is not a file"),
+    ],
+)
+def test_names_that_can_t_be_written_are_one_line(words, says, folder, names, capsys):
+    (folder / "two.txt").write_text("a\nb\n")
+    before = files(folder)
+    assert adapt("z.npy", "-o", "out.npy", *words) == 1
+    assert says in (error := capsys.readouterr().err)
+    assert error.count("\n") == 1
+    assert files(folder) == before
+
+
+def test_a_format_of_numbers_alone_takes_no_names(folder, names, capsys):
+    source = str(write(folder / "in.safetensors", Z))
+    words = ("--write", "labels", "--names", "--class-names", names)
+    assert adapt(source, "-o", "out.safetensors", *words) == 1
+    assert "names: a .safetensors file holds numbers alone; leave out --names" in capsys.readouterr().err
+
+
 def test_shards_keep_their_names_and_sizes_empty_ones_too(folder, fitted):
     (folder / "in").mkdir()
     for number, part in enumerate(np.split(Z, [100, 100, 230])):
@@ -612,7 +677,7 @@ def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys
         "clip_tca.datasets.formats.stream.standard_input", lambda: pytest.fail("read before it was checked")
     )
     fitted.save("s.safetensors")
-    LinearTCA.reference(SET.g, k=2).fit(Z, Y).save("oracle.safetensors")
+    LinearTCA.reference(SET.g, k=2).fit(Z, labels=Y).save("oracle.safetensors")
     type("Other", (LinearTCA,), {})(SET.g).fit(Z).save("other.safetensors")
     np.save("narrow.npy", Z[:, :3])
     np.save("one.npy", Z[:1])

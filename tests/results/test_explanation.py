@@ -233,6 +233,15 @@ def test_a_state_is_explained_without_its_classifier(shifted, kind, tmp_path, ca
     assert f"{told['verdict']}:" in text
 
 
+def test_a_state_that_has_names_needs_no_file_of_them(shifted, tmp_path, capsys):
+    path, names = str(tmp_path / "s.safetensors"), ["ant", "bee", "big cow", "dog"]
+    LinearTCA(shifted.g.named(names)).fit(shifted.z).save(path)
+    assert main(["explain", path]) == 0
+    assert "big cow" in capsys.readouterr().out
+    assert main(["explain", path, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["classes"] == names
+
+
 def test_many_classes_and_control_characters_stay_readable():
     many = GOOD | {"classes": 40, "predicted": [25] * 40, "chosen": [2] * 39 + [0]}
     lines = explain_state({}, many, [f"c\n{i}" for i in range(40)])

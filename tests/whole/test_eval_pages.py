@@ -146,3 +146,21 @@ def test_the_page_about_the_paper_shows_no_row_that_is_not_measured(monkeypatch)
 
     page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     assert all(f"\n| {name} | " in page for name in resnet18.ROWS)
+
+
+def test_the_table_of_label_free_choices_has_a_row_for_each_domain(stored, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "eval")
+    import label_free
+
+    assert label_free.ranks([3.0, 1.0, 3.0, 2.0]).tolist() == [3.5, 1.0, 3.5, 2.0]
+    everything = label_free.settings
+    assert len(everything(synthetic(0).classifier())) == 33
+    few = (*label_free.DEFAULTS, "linear global 5 monge", "conditional uniform 3.0")
+    monkeypatch.setattr(label_free, "settings", lambda g: {name: everything(g)[name] for name in few})
+    label_free.main([str(stored)])
+    head, _, *rows = (line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines())
+    assert [row[0] for row in rows] == ["made clean", "made shifted", "made skewed"]
+    for row in rows:
+        figures = dict(zip(head[1:], map(float, row[1:]), strict=True))
+        assert -1 <= figures["rank correlation"] <= 1
+        assert figures["worst"] <= figures["chosen"] <= figures["best"]

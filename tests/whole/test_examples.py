@@ -90,6 +90,29 @@ def test_one_file_is_not_enough():
     assert "IMAGES.npy TEXT.npy" in done.stderr
 
 
+# -- adapt_retrieval ---------------------------------------------------------------------------------------------------
+
+
+def test_an_adapted_index_finds_what_the_classes_are_called(tmp_path):
+    """The figures again, by torch in place of FAISS."""
+    made = synthetic(0, 5, 24, 40)
+    made.save(tmp_path / "made.safetensors")
+    lines = [
+        re.split(r" {2,}", line) for line in printed("adapt_retrieval", tmp_path / "made.safetensors").splitlines()
+    ]
+    found = {line[0]: [float(cell) for cell in line[1:3]] for line in lines[1:]}
+    g, sides = made.classifier(), ([], [])
+    for z, y in made.domains.values():
+        for side, rows in zip(sides, (z, clip_tca.ConditionalTCA(g).fit(z).transform(z)), strict=True):
+            near = (g.text @ torch.nn.functional.normalize(rows, dim=1).T).topk(10).indices
+            side.append(100 * (y[near] == torch.arange(5)[:, None]).double().mean().item())
+    assert found["text: a class of g"] == pytest.approx([np.mean(side) for side in sides], abs=0.5)
+    assert set(found) == {
+        *("text: a class of g", "text: a class that g lacks"),
+        *("image of another domain", "image of the same domain"),
+    }
+
+
 # -- add_a_dataset -----------------------------------------------------------------------------------------------------
 
 

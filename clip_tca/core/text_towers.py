@@ -1,0 +1,109 @@
+"""The text tower of a model that is at hand: texts to embeddings by the model's own methods, whichever library's it is.
+
+open_clip's models have ``encode_text``, those of transformers ``get_text_features``. Neither library is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clip_tca.core.conversion import as_number, pooled
+
+Template = str | Callable[[str], str]
+"""A text with ``{}`` where the class name goes, or a function of the name, as open_clip's own templates are."""
+
+
+def fill(templates: Template | Sequence[Template], classes: Sequence[str]) -> list[str]:
+    """Every class name in every template, template by template: (templates · classes,).
+
+    Raises:
+        ValueError: If there is no template, or one without ``{}``.
+    """
+    listed = [templates] if isinstance(templates, str) or callable(templates) else list(templates)
+    if not listed:
+        raise ValueError("templates: none; give at least one, such as 'a photo of a {}'")
+    for template in listed:
+        if not callable(template) and "{}" not in str(template):
+            raise ValueError(f"templates: {template!r} has no {{}}; write it where the class name goes")
+    return [
+        template(name) if callable(template) else template.replace("{}", name)
+        for template in listed
+        for name in classes
+    ]
+
+
+def tokens(model: Any, tokenizer: Any, texts: list[str]) -> dict[str, Tensor]:
+    """Tokens ``(n, length)`` for a model of transformers, and the mask of those that count.
+
+    All are as long as the model's longest, as in training; SigLIP has learned without a mask.
+    """
+    config = model.config
+    length = config.text_config.max_position_embeddings
+    made = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+    names = ("input_ids",) if config.model_type.startswith("siglip") else ("input_ids", "attention_mask")
+    return {name: made[name] for name in names if name in made}
+
+
+@torch.inference_mode()
+def encode_texts(model: Any, tokenizer: Any, texts: list[str], batch: int = 256) -> Tensor:
+    """Embeddings ``(n, d)`` of texts by a model of open_clip or transformers, in float32, ``batch`` at a time.
+
+    ``tokenizer`` is the model's, or for transformers its processor.
+
+    Raises:
+        TypeError: If the model has no text tower that can be called.
+    """
+    parts = [texts[start : start + batch] for start in range(0, len(texts), batch)]
+    with _evaluating(model):
+        if hasattr(model, "get_text_features"):
+            inner, device = getattr(tokenizer, "tokenizer", tokenizer), _device(model)
+            given = ({key: value.to(device) for key, value in tokens(model, inner, part).items()} for part in parts)
+            found = [pooled(model.get_text_features(**part), "text").float() for part in given]
+        elif hasattr(model, "encode_text"):
+            found = [model.encode_text(tokenizer(part).to(_device(model))).float() for part in parts]
+        else:
+            raise TypeError(
+                f"model: a {type(model).__name__} has neither encode_text (open_clip) nor get_text_features "
+                "(transformers); encode the prompts yourself: ZeroShotClassifier(text_embeddings, scale)"
+            )
+    return torch.cat(found)
+
+
+def scale_of(model: Any) -> float:
+    """exp of the model's logit scale.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    if getattr(model, "logit_scale", None) is None:
+        raise ValueError(f"scale: a {type(model).__name__} has no logit_scale; give it: scale=100.0 is OpenAI's CLIP's")
+    return as_number("scale", model.logit_scale.detach().exp())
+
+
+def bias_of(model: Any) -> float:
+    """The model's logit bias (SigLIP); 0 for others."""
+    bias = getattr(model, "logit_bias", None)
+    return 0.0 if bias is None else as_number("bias", bias)
+
+
+def _device(model: Any) -> torch.device:
+    first: Tensor = next(model.parameters())
+    return first.device
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Without dropout, which open_clip's models have until ``eval()`` is called."""
+    training = bool(getattr(model, "training", False))
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        if training:
+            model.train()
