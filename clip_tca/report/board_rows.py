@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -15,6 +15,7 @@ from clip_tca.report.run import Run
 from clip_tca.report.sources import files, is_study
 from clip_tca.results.record import checked, parse
 from clip_tca.results.schema import EvaluationRecord, MethodInfo
+from clip_tca.results.stream_words import stream_words
 from clip_tca.results.table import accuracy_table, dataset_name, head_line, model_line, summary
 
 SHORT = 40
@@ -154,32 +155,19 @@ def _traits(record: EvaluationRecord, method: MethodInfo) -> dict[str, str]:
         "setting": record["setting"],
         "batch": "" if alone and record["protocol"] == "full" else str(record["batch_size"]),
         "protocol": record["protocol"],
-        "stream": _stream(record.get("stream") or {}),
+        "stream": ", ".join(stream_words(record)),
         "nature": method.get("nature", ""),
     }
 
 
-def _stream(stream: Mapping[str, object]) -> str:
-    """What is set: ``dirichlet, gamma 0.1, mix domains``; nothing for shuffled images, as older records have them."""
-    parts = []
-    for name, value in stream.items():
-        if value in (None, False, "") or (name, value) == ("kind", "iid"):
-            continue
-        text = "–".join(map(str, value)) if isinstance(value, list) else str(value)
-        label = name.replace("_", " ")
-        parts.append(text if name == "kind" else label if value is True else f"{label} {text}")
-    return ", ".join(parts)
-
-
 def _data_details(record: EvaluationRecord) -> Details:
-    """Domains, images, classes without prompts and seed: averages over other images are not comparable."""
+    """Domains, images and seed: averages over other images are not comparable."""
     domains, seed = record["data"]["domains"], record["data"]["origin"].get("seed")
     names = ", ".join(domains)
     if len(names) > SHORT:
         names = f"{len(domains)} domains {hashlib.sha256(names.encode(errors='replace')).hexdigest()[:6]}"
     images = f"{sum(domain['images'] for domain in domains.values()):,} images"
-    unknown = len(record["data"].get("unknown_classes", ()))
-    details = {"domains": names, "images": images, "unknown": f"{unknown} unknown classes" if unknown else ""}
+    details = {"domains": names, "images": images}
     return details | ({} if seed is None else {"seed": f"seed {seed}"})
 
 

@@ -61,8 +61,8 @@ def why_not(record: EvaluationRecord) -> str | None:
         return f"{title}: this is a file of embeddings, and whether it holds all images is not known"
     if corrupt := record["data"]["origin"].get("corrupt"):
         return f"{title}: they are for the images as they are, and these are corrupted by {corrupt}"
-    if words := stream_words(record):
-        return f"{title}: they are for whole domains, shuffled, and this run has {', '.join(words)}"
+    if record["data"].get("unknown_classes"):
+        return f"{title}: they are for all classes, and this run has {', '.join(stream_words(record))}"
     files = [content for content in map(published, FILES) if dataset in content["datasets"]]
     known = {domain for content in files for domain in content["datasets"][dataset]["domains"]}
     if unknown := [domain for domain in record["data"]["domains"] if domain not in known]:
@@ -77,7 +77,8 @@ def why_not(record: EvaluationRecord) -> str | None:
         return f"{title}: they are for the whole data set, and the counts differ"
     rows = cast("dict[str, Any]", _content(record))["datasets"][dataset]["methods"].values()
     if not any(in_setting(record, row.get("when")) for row in rows):
-        return f"{title}: none are known for this setting and order of images"
+        drawn = f", and this run has {', '.join(words)}" if (words := stream_words(record)) else ""
+        return f"{title}: none are known for this setting and order of images{drawn}"
     return None
 
 

@@ -99,15 +99,18 @@ def test_further_measures_streams_and_natures_are_shown_where_a_record_has_them(
     entries, _ = read_entries(written(tmp_path, more=more))
     rows = [i for i, row in enumerate(more["rows"]) if row["method"] == "linear-tca"]
     assert entries[1].measures == {"macro_f1": pytest.approx(60 + sum(rows) / 2), "ece": 0.125}
-    assert entries[1].traits["stream"] == "dirichlet, gamma 0.1, classes present 2–5, mix domains"
+    assert entries[1].traits["stream"] == "Dirichlet stream γ = 0.1, 2–5 classes, domains mixed"
     assert [entry.traits["nature"] for entry in entries[:2]] == ["", "transductive"]
     shown = Document(board(entries, tmp_path / "b.html")).text()
     assert "macro f1" in shown
     assert "0.1250" in shown
     assert "the learning rate" in shown
     assert f"{entries[1].average:.2f}†" in shown
-    shuffled = {**record, "stream": {"kind": "iid", "gamma": None, "mix_domains": False}}
-    without, _ = read_entries(written(tmp_path, plain=record, shuffled=shuffled))
+    shuffled = copy.deepcopy(record)
+    for row in shuffled["rows"]:
+        del row["metrics"]
+    older = {name: value for name, value in shuffled.items() if name != "stream"}
+    without, _ = read_entries(written(tmp_path, shuffled=shuffled, older=older))
     assert {entry.traits["stream"] for entry in without} == {""}
     plain = Document(board(without, tmp_path / "b.html")).text()
     assert "macro" not in plain

@@ -13,7 +13,6 @@ import clip_tca
 from clip_tca.cli import main
 from clip_tca.results.metric_table import metric_comparison, metric_table
 from clip_tca.results.metrics import METRICS, check_metrics
-from clip_tca.results.published import why_not
 from clip_tca.results.rendering import render
 from clip_tca.results.schema import FORMATS
 from clip_tca.results.table import accuracy_table
@@ -164,10 +163,3 @@ def test_compare_shows_the_measures_of_records_and_gaps_for_old_ones(record, tmp
     assert main(["compare", *words, "--metric", "ece", "--format", "csv"]) == 0
     lines = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert [line[4] for line in lines[1:]] == ["18.00", "9.00", "", ""]
-
-
-def test_published_numbers_stand_beside_no_other_stream(record):
-    record |= {"dataset": "pacs", "setting": "online"}
-    record["stream"]["kind"] = "sorted"
-    record["data"]["origin"] = {"kind": "folder"}
-    assert why_not(record).endswith("they are for whole domains, shuffled, and this run has class after class")
