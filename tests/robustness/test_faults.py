@@ -300,11 +300,11 @@ def test_an_archive_holds_no_time(inputs, tmp_path):
 
 @pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "interr")])
 def test_asked_to_end_it_tidies_up(number, code, word, inputs, tmp_path, monkeypatch):
-    def asked(self, _folder):
+    def asked(*_):
         os.kill(os.getpid(), number)
         time.sleep(5)
 
-    monkeypatch.setattr(job.Job, "_check_space", asked)
+    monkeypatch.setattr(job, "check_space", asked)
     done = run(
         adapt(inputs, "z.npy", tmp_path / "a.npy"), lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
     )
