@@ -87,6 +87,10 @@ def natures() -> list[str]:
         for nature in words
         if (named := [f"`{name}`" for name, kind in kinds.items() if kind.nature == nature])
     ]
+    lines += [
+        "* ours: the defaults were chosen on these very embeddings, over all regimes (defaults.md), which favours them.",
+        "* `gmm`: of several starts, one that is strong on these embeddings, which favours it.",
+    ]
     return lines + [
         f"* authors tuned on test data: `{name}`: {kind.tuned_on_test}."
         for name, kind in kinds.items()
