@@ -147,7 +147,8 @@ def _entries(record: EvaluationRecord, path: Path, label: str) -> Iterator[Entry
 def _traits(record: EvaluationRecord, method: MethodInfo) -> dict[str, str]:
     model, prompts = record["model"], record["prompts"]
     without = "own head" if head_line(model) else "stored"
-    alone = method["name"] == ZERO_SHOT or (record["setting"] == "transductive" and "base" not in method)
+    whole = "base" not in method or method.get("nature") == "transductive"
+    alone = method["name"] == ZERO_SHOT or (record["setting"] == "transductive" and whole)
     return {
         "data set": dataset_name(record),
         "encoder": " ".join(filter(None, (model["model"], model["pretrained"]))) if model else "not stated",

@@ -13,6 +13,7 @@ from clip_tca.methods.registry import DEFAULT_METHODS
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DEMO = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, page: str = README) -> list[str]:
@@ -82,3 +83,24 @@ def test_ci_runs_the_readme_s_test_command():
 def test_every_linked_file_exists():
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (ROOT / target).is_file(), target
+
+
+def test_the_table_of_rivals_is_what_was_printed():
+    page = (ROOT / "eval" / "rivals.md").read_text(encoding="utf-8").split("## By data set")[0]
+    head, _, *printed = table_rows(page)
+    gains = {row[0].split(" (")[0]: [cell.split(" (")[0] for cell in row] for row in printed}
+    demo = dict(re.findall(r"^(\S+) .* ([+-][\d.]+)  all images$", DEMO, flags=re.MULTILINE))
+    for text in (README, (ROOT / "docs" / "results.md").read_text(encoding="utf-8")):
+        columns = next(row for row in table_rows(text) if row[0] == "method")
+        shown = [row for row in table_rows(text) if row[0] in gains]
+        assert [row[0] for row in shown] == sorted(gains, key=lambda name: -float(gains[name][head.index("mean")]))
+        for name, *cells in shown:
+            for column, cell in zip(columns[1:], cells, strict=True):
+                if column == "demo":
+                    assert cell == f"{float(demo[name.strip('*')]):+.1f}"
+                else:
+                    assert cell == gains[name][head.index(column)]
+
+
+def table_rows(page: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
