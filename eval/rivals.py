@@ -88,7 +88,7 @@ def natures() -> list[str]:
         if (named := [f"`{name}`" for name, kind in kinds.items() if kind.nature == nature])
     ]
     lines += [
-        "* ours: the defaults were chosen on these very embeddings, over all regimes (defaults.md), which favours them.",
+        "* ours: the defaults were chosen on these embeddings, over all regimes (defaults.md), which favours them.",
         "* `gmm`: of several starts, one that is strong on these embeddings, which favours it.",
     ]
     return lines + [
