@@ -109,7 +109,8 @@ def read_state(path: Location, device: torch.device | str = "cpu") -> SavedState
     try:
         with local_copy(path) as local, safe_open(str(local), "pt", device=str(device)) as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            # copied, because where numbers lie in the file would decide how sums of them are rounded
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
         if metadata["checksum"] != checksum(metadata["clip_tca"], tensors):
             raise ValueError("its checksum is wrong")
         record: dict[str, Any] = json.loads(metadata["clip_tca"])

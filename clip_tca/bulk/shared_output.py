@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from clip_tca.bulk.progress import Progress
+from clip_tca.bulk.finished import Finished
 from clip_tca.bulk.tally import Tally
 from clip_tca.core.files import scratch, sweep_beside, write_text
 from clip_tca.core.remote import Location
@@ -42,7 +42,7 @@ class SharedOutput:
         self.record = target.with_name(f"{target.name}.json") if single else target / f"{name}.json"
         self.progress = None
         if fingerprint is not None and not single:
-            self.progress = Progress(target / name, target, fingerprint)
+            self.progress = Finished(target / name, target, fingerprint)
         self._stack = ExitStack()
         self._check(overwrite)
 

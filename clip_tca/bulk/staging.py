@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from clip_tca.bulk.progress import Progress
+from clip_tca.bulk.finished import Finished
 from clip_tca.bulk.tally import Tally
 from clip_tca.core.files import PART, lock, sweep, write_text
 
@@ -59,7 +59,7 @@ class Staging:
         self.folder = self.target.with_name(f".{self.target.name}{PART}")
         self.progress = None
         if fingerprint is not None and not single:
-            self.progress = Progress(self.folder / DONE, self.folder / "out", fingerprint)
+            self.progress = Finished(self.folder / DONE, self.folder / "out", fingerprint)
         if not self.target.parent.is_dir():
             raise FileNotFoundError(f"output: the folder {target.parent} does not exist; create it first")
         if first:
@@ -108,7 +108,7 @@ class Staging:
             (self.folder / DONE).mkdir()
             write_text(self.folder / RUN, json.dumps({"fingerprint": self.progress.fingerprint}))
 
-    def _tidy(self, progress: Progress) -> None:
+    def _tidy(self, progress: Finished) -> None:
         """Remove all files that no mark covers."""
         (self.folder / DONE).mkdir(exist_ok=True)
         done = [files for name, files in self.shards.items() if progress.finished(name, files) is not None]

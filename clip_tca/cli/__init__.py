@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, merge, methods, report, study
-from clip_tca.core.progress import set_aside
+from clip_tca.core.progress import set_aside, start_again
 from clip_tca.core.version import __version__
 
 
@@ -81,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
     print_warnings()
+    start_again()
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal can't show is written out, not an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -20,7 +20,7 @@ from clip_tca.results.schema import FORMATS
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
-FOREIGN = (".npy", ".npz", ".pt", ".pth", ".parquet", ".arrow", ".feather", ".ipc")
+FOREIGN = (".npy", ".npz", ".pt", ".pth", ".parquet", ".arrow", ".feather", ".ipc", ".tar")
 """Suffixes of embeddings made elsewhere: those of :mod:`clip_tca.datasets.foreign_files`, which is slow to import."""
 
 DATA = (

@@ -105,6 +105,11 @@ def set_aside() -> Iterator[None]:
         yield
 
 
+def start_again() -> None:
+    """Another run of this process begins: its first line comes half a minute from its first work on."""
+    _screen.said = None
+
+
 class _Screen:
     """What of all work that is open is shown, and the thread that shows it."""
 

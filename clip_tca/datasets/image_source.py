@@ -142,6 +142,7 @@ class ImageSource:
 
     def _from_hub(self, benchmark: Benchmark | None) -> ImageSet:
         from clip_tca.datasets.hub import Columns, load_hub
+        from clip_tca.datasets.mirrors import mirrors_of
 
         hub_id = self.hub_id or (benchmark.hub_id if benchmark else "")
         columns = Columns(self.image_column, self.label_column, self.domain_column)
@@ -156,7 +157,7 @@ class ImageSource:
         except ValueError as error:
             if benchmark is None or self.hub_id is not None:
                 raise
-            if self.revision is not None or told_offline():
+            if self.revision is not None or told_offline() or not mirrors_of(benchmark.name):
                 raise ValueError(f"{error}. A folder must look like {benchmark.layout()}") from error
             return self._from_others(benchmark, one_line(error.__cause__ or error))
 

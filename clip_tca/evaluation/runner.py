@@ -22,7 +22,7 @@ from clip_tca.evaluation.examples import changed
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.measurement import Measurement, Results
 from clip_tca.evaluation.method_spec import MethodSpec, method_specs
-from clip_tca.evaluation.mixture import mixed, places
+from clip_tca.evaluation.mixed_domains import mixed, places
 from clip_tca.evaluation.protocols import for_setting
 from clip_tca.evaluation.source_forgetting import check_forgetting, measure_forgetting
 from clip_tca.evaluation.streams import Draw, Stream

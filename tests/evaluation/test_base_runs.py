@@ -15,7 +15,7 @@ from clip_tca.evaluation.base_runs import BaseRuns, Plain
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.memory import PeakMemory
 from clip_tca.evaluation.method_spec import method_specs
-from clip_tca.evaluation.mixture import MIXED, mixed
+from clip_tca.evaluation.mixed_domains import MIXED, mixed
 from clip_tca.methods.registry import base_method
 from clip_tca.results.rendering import render
 from tests.demo_files import write_demo

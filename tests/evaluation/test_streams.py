@@ -18,7 +18,7 @@ from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.measurement import Measurement
 from clip_tca.evaluation.method_spec import method_specs
-from clip_tca.evaluation.mixture import mixed, places
+from clip_tca.evaluation.mixed_domains import mixed, places
 from clip_tca.evaluation.protocols import order
 from clip_tca.evaluation.streams import Draw, Stream, long_tail_counts, slots_of
 from clip_tca.results.record import check

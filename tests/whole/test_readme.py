@@ -41,7 +41,7 @@ def test_the_two_commands_are_single_lines_that_make_their_own_venv():
 def test_the_first_command_prints_what_the_readme_shows(capsys):
     assert main(["eval", "--dataset", "demo"]) == 0
     out, err = capsys.readouterr()
-    assert err == ""
+    assert all(re.fullmatch(r"clip-tca: .* left", line) for line in err.splitlines())  # progress, on a slow machine
     printed = [line.split() for line in out.splitlines()]
     shown = [line.split() for line in blocks("")[0].splitlines()]
     assert [row[:1] for row in printed] == [row[:1] for row in shown]

@@ -28,7 +28,7 @@ RUN, FIT = "run", "fit"
 
 
 @dataclass
-class Progress:
+class Finished:
     """Marks in the folder ``marks`` of files in the folder ``place``, by the run ``fingerprint``."""
 
     marks: Location
