@@ -15,7 +15,8 @@ class Cost:
     """What a method cost over all domains and seeds.
 
     In the online setting solving is part of predicting. ``base_seconds`` include decoding and encoding;
-    ``base_memory_bytes`` is the peak beyond what was allocated before; ``embeds``: the base method embeds the images.
+    ``base_memory_bytes`` is the peak of the base method beyond what was allocated before, ``memory_bytes`` that of all
+    the method does; ``embeds``: the base method embeds the images.
     """
 
     adapting_seconds: float = 0.0
@@ -24,24 +25,31 @@ class Cost:
     base_memory_bytes: int | None = None
     images: int = 0
     embeds: bool = False
+    memory_bytes: int | None = None
 
     @classmethod
-    def of(cls, clock: Clock, base: BaseOutput | None, images: int) -> Cost:
-        """Of one domain and seed."""
+    def of(cls, clock: Clock, base: BaseOutput | None, images: int, memory: int | None = None) -> Cost:
+        """Of one domain and seed; ``memory`` is the peak of adapting and predicting."""
         if base is None:
-            return cls(clock.adapting, clock.predicting, images=images)
-        return cls(clock.adapting, clock.predicting, base.seconds, base.memory, images, base.embeds)
+            return cls(clock.adapting, clock.predicting, images=images, memory_bytes=memory)
+        peak = _highest(base.memory, memory)
+        return cls(clock.adapting, clock.predicting, base.seconds, base.memory, images, base.embeds, peak)
 
     def __add__(self, other: Cost) -> Cost:
-        peaks = [peak for peak in (self.base_memory_bytes, other.base_memory_bytes) if peak is not None]
         return Cost(
             self.adapting_seconds + other.adapting_seconds,
             self.predicting_seconds + other.predicting_seconds,
             self.base_seconds + other.base_seconds,
-            max(peaks, default=None),
+            _highest(self.base_memory_bytes, other.base_memory_bytes),
             self.images + other.images,
             self.embeds or other.embeds,
+            _highest(self.memory_bytes, other.memory_bytes),
         )
+
+
+def _highest(*peaks: int | None) -> int | None:
+    """The highest of the peaks that are known."""
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def plain_cost(runs: BaseRuns, draws: dict[str, Draw]) -> Cost:

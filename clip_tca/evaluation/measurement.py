@@ -15,6 +15,7 @@ from clip_tca.core.progress import Progress
 from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.cost import Cost
 from clip_tca.evaluation.measures import Scores
+from clip_tca.evaluation.memory import PeakMemory
 from clip_tca.evaluation.method_spec import MethodSpec
 from clip_tca.evaluation.protocols import class_scores, divisor, predict
 from clip_tca.evaluation.result_rows import result_row
@@ -119,8 +120,9 @@ class Measurement:
         """Add what one method did on one sample: a row for each domain in it."""
         g, seen, labels = self.classifier, sample.draw.seen, sample.labels
         z, logits = (sample.z, None) if base is None else (base.z, base.logits)
-        prediction = predict(spec, g, z, labels.to(g.device), self.setting, sample.draw.sizes, logits)
-        results.costs[spec.name] += Cost.of(prediction.clock, base, len(labels))
+        with PeakMemory(g.device) as memory:
+            prediction = predict(spec, g, z, labels.to(g.device), self.setting, sample.draw.sizes, logits)
+        results.costs[spec.name] += Cost.of(prediction.clock, base, len(labels), memory.peak)
         scores, adapter = Scores.of(prediction.logits, labels), prediction.adapter
         before = None if adapter is None else class_scores(g, z, logits).argmax(dim=1).cpu()
         classes = self.runs.embedded.about["data"]["classes"]

@@ -222,6 +222,7 @@ class MethodCost(TypedDict):
     predicting_seconds: float
     base_seconds: float
     base_memory_bytes: int | None
+    memory_bytes: NotRequired[int | None]
     images: int
     embeds: bool
 

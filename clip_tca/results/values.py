@@ -35,7 +35,8 @@ def _cost(record: EvaluationRecord, method: str, metric: str) -> list[float]:
     if cost is None:
         return []
     if metric == "memory":
-        return [] if cost["base_memory_bytes"] is None else [cost["base_memory_bytes"] / 1e6]
+        peak = cost.get("memory_bytes", cost["base_memory_bytes"])
+        return [] if peak is None else [peak / 1e6]
     seconds = cost["adapting_seconds"] + cost["predicting_seconds"] + cost["base_seconds"]
     return [1000 * seconds / cost["images"]]
 

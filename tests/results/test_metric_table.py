@@ -79,10 +79,13 @@ def test_time_and_memory_come_from_the_cost_of_the_record(record):
         "images": 1000,
         "embeds": False,
     }
+    record["cost"]["methods"]["zero-shot"]["memory_bytes"] = None
     table = metric_table(record, ["seconds", "memory"])
     assert table.head[1:3] == ["ms/image", "extra memory, MB"]
     assert table.sections[0][1][1][1:3] == ["6.000", "5"]
     assert table.sections[0][1][0][2] == ""
+    record["cost"]["methods"]["t3a"]["memory_bytes"] = 7_000_000  # of all the method does; older records have it not
+    assert metric_table(record, ["seconds", "memory"]).sections[0][1][1][2] == "7"
     assert metric_table(record, "seconds").head == ["method", "ms/image", "divided by"]
 
 
