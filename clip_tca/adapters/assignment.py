@@ -59,6 +59,7 @@ class Assignment:
         neighbours: ``(m, k)`` nearest neighbours of each of them, as places among them.
         start_temperature: ``()`` at which g makes the first assignment, lest its sure errors decide the first means.
         excess: ``()`` what the logits of g have been divided by.
+        told: ``()`` temperature of ``log_g`` that its neighbours ask for.
     """
 
     axes: Axes
@@ -70,6 +71,7 @@ class Assignment:
     neighbours: Tensor
     start_temperature: Tensor
     excess: Tensor
+    told: Tensor
 
     @classmethod
     def of(
@@ -82,9 +84,9 @@ class Assignment:
         told = torch.ones_like(exact(log_g[0, 0]))
         if len(z) >= 8 * log_g.shape[1]:  # among fewer the nearest is often of another class
             told = temperature(log_g[some], neighbours[:, 0])
-        start, excess = told.clamp_max(TWICE) ** POWER, (told / TWICE).clamp_min(1.0)
+        excess, told = (told / TWICE).clamp_min(1.0), told.clamp_max(TWICE)
         log_g = (log_g / excess).log_softmax(dim=1)
-        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, some, neighbours, start, excess)
+        return cls(axes, y, log_g.to(y.dtype), anchor, shrinkage, some, neighbours, told**POWER, excess, told)
 
     def _first(self) -> Tensor:
         """The first assignment ``(n, c)``."""
@@ -136,9 +138,8 @@ class Assignment:
         Its confidence is what its neighbours allow: about how often a g is right that is no stranger to the images.
         """
         total, number = torch.zeros_like(self.excess), torch.zeros_like(self.excess)
-        told = self.start_temperature ** (1 / POWER)
         for log_p, q in zip(self.log_g.split(CHUNK), posterior.split(CHUNK), strict=True):
-            confidence, named = (exact(log_p) / told).softmax(dim=1).max(dim=1)
+            confidence, named = (exact(log_p) / self.told).softmax(dim=1).max(dim=1)
             changed = exact(q.argmax(dim=1) != named)
             total, number = total + (confidence * changed).sum(), number + changed.sum()
         return total / number.clamp_min(1.0)
