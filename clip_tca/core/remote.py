@@ -8,7 +8,6 @@ any other store gets it under a temporary name, which is then moved. No store ha
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -158,11 +157,13 @@ class RemotePath:
 
     def put(self, local: Path) -> None:
         """Upload a file: it appears whole, or not at all, and replaces one that is there."""
+        from secrets import token_hex  # it loads OpenSSL, and every command imports this module
+
         with self._saying("can't be written"):
             if WHOLE_UPLOADS & set(_protocols(self.fs)):
                 self.fs.put_file(str(local), self.key)
                 return
-            part = (self.parent / f".{self.name}.{secrets.token_hex(4)}.part").key
+            part = (self.parent / f".{self.name}.{token_hex(4)}.part").key
             self.fs.makedirs(self.parent.key, exist_ok=True)
             try:
                 self.fs.put_file(str(local), part)
