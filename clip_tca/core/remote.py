@@ -118,8 +118,7 @@ class RemotePath:
 
     def stamp(self) -> list[Any]:
         """Size and the store's mark of the content: they differ if the content does."""
-        info = self.info()
-        return [info.get("size"), next((str(info[mark]) for mark in _MARKS if info.get(mark)), None)]
+        return _stamp(self.info())
 
     def exists(self) -> bool:
         """Whether there is a file or folder."""
@@ -145,6 +144,18 @@ class RemotePath:
         with self._saying("can't be read"):
             found = self.fs.ls(self.key, detail=False)
         return (self / PurePosixPath(key.rstrip("/")).name for key in found if key.rstrip("/") != self.key.rstrip("/"))
+
+    def files(self) -> dict[str, tuple[RemotePath, list[Any]]]:
+        """Every file below the folder, by its name in it, with its stamp; a file is alone in it."""
+        if self.is_file():
+            return {self.name: (self, self.stamp())}
+        with self._saying("can't be read"):
+            found = self.fs.find(self.key, detail=True)
+        start = len(self.fs._strip_protocol(self.url).rstrip("/")) + 1
+        return {
+            key[start:]: (RemotePath(self.fs, key, self.fs.unstrip_protocol(key)), _stamp(info))
+            for key, info in found.items()
+        }
 
     def matches(self) -> list[RemotePath]:
         """The files that it stands for as a glob pattern."""
@@ -241,6 +252,10 @@ def stamp(path: Location) -> list[Any]:
         return path.stamp()
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
+
+
+def _stamp(info: dict[str, Any]) -> list[Any]:
+    return [info.get("size"), next((str(info[mark]) for mark in _MARKS if info.get(mark)), None)]
 
 
 def _protocols(fs: Any) -> tuple[str, ...]:

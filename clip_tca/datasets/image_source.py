@@ -11,7 +11,7 @@ from clip_tca.core.checks import one_line
 from clip_tca.core.hub_access import told_offline
 from clip_tca.core.processes import current
 from clip_tca.core.progress import Progress
-from clip_tca.core.remote import is_url
+from clip_tca.core.remote import is_url, locate
 from clip_tca.datasets.corrupting import Corruption
 from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.mirrors import mirrors_of
@@ -73,11 +73,6 @@ class ImageSource:
             raise ValueError(
                 f"dataset: 'demo' has its own pictures; for those of {self.data_dir or self.hub_id} use folder"
             )
-        if self.data_dir is not None and is_url(str(self.data_dir)):
-            raise ValueError(
-                f"data_dir: {self.data_dir}; pictures are read from a folder of this machine: copy them (aws s3 sync, "
-                "gsutil rsync), or embed them where they are and give eval the .safetensors file, which may be a URL"
-            )
         if self.dataset == "folder" and self.data_dir is None and self.hub_id is None:
             raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")
         benchmark = self.benchmark
@@ -116,7 +111,7 @@ class ImageSource:
             from clip_tca.datasets.folder import load_benchmark, load_folder
             from clip_tca.datasets.listed_files import load_listed
 
-            folder = Path(self.data_dir).expanduser()
+            folder = self._folder(self.data_dir)
             if benchmark is None:
                 return load_folder(folder)
             if benchmark.home and (folder / benchmark.home).is_dir():  # the others there have folders of the same names
@@ -128,6 +123,16 @@ class ImageSource:
 
             return load_copy(copy, benchmark)
         return self._from_hub(benchmark)
+
+    def _folder(self, address: str | Path) -> Path:
+        """The folder of the pictures; one in a store is copied to this machine first, and the copy is kept."""
+        if not is_url(address):
+            return Path(address).expanduser()
+        from clip_tca.core.cache_folder import data_root
+        from clip_tca.core.store_copy import copied
+
+        place = locate(str(address))
+        return place if isinstance(place, Path) else copied(place, data_root() / "stores", self._shown)
 
     def _copy(self) -> Path | None:
         """The copy of ``clip-tca data get``, unless another place was named."""

@@ -6,8 +6,10 @@ An encoder is imported when it is asked for, and so is its library.
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clip_tca.core.remote import is_url, locate
 from clip_tca.encoding.open_clip import PRETRAINED, OpenClipEncoder
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ def make_encoder(
     ``pretrained`` None is the default of the library; the other options are those of
     :class:`clip_tca.encoding.open_clip.OpenClipEncoder`.
     """
+    if pretrained is not None and is_url(pretrained):
+        pretrained = str(_local(pretrained))
     library, colon, name = model.partition(":")
     if not colon or library in OPEN_CLIP:
         return OpenClipEncoder(model, pretrained or PRETRAINED, device, precision, store, trust_pickle)
@@ -46,3 +50,12 @@ def make_encoder(
     build: Any = getattr(import_module(f"clip_tca.encoding.{module}"), kind)
     encoder: Encoder = build(name, pretrained, device, precision, trust_pickle)
     return encoder
+
+
+def _local(address: str) -> Path:
+    """Weights in a store, copied to this machine once."""
+    from clip_tca.core.cache_folder import default_root
+    from clip_tca.core.store_copy import copied
+
+    place = locate(address)
+    return place if isinstance(place, Path) else copied(place, default_root() / "weights")

@@ -208,11 +208,6 @@ def test_prompts_shares_and_class_names_may_be_in_a_store(memory, capsys):
     assert load_prompts(f"{memory}/p.txt", ["cat"]).texts() == ["a cat."]
 
 
-def test_pictures_in_a_store_are_one_line_that_says_what_to_do(capsys):
-    assert main(["eval", "--dataset", "folder", "--data-dir", "s3://a/b"]) == 1
-    assert "data_dir: s3://a/b; pictures are read from a folder of this machine: copy" in capsys.readouterr().err
-
-
 def test_a_state_is_kept_in_a_store(place, shifted):
     from clip_tca import LinearTCA
 
