@@ -41,6 +41,9 @@ def read_head(path: Location, device: str) -> GivenClassifier:
         raise damaged(path, error) from None
     bias = file.read(f"{prefix}bias").to(device) if f"{prefix}bias" in file.headers else None
     unit = file.metadata.get("normalize") == "true"
-    head = LinearClassifier(file.read(f"{prefix}weight").to(device), bias, classes=classes, normalize=unit)
+    try:
+        head = LinearClassifier(file.read(f"{prefix}weight").to(device), bias, classes=classes, normalize=unit)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"head: {path}: {error}") from None
     about = {"file": path.name, "name": f"{prefix}weight", "sha256": sha256(path), "classes": head.n_classes}
     return GivenClassifier(head, classes, about, kind="head")

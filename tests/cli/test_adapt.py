@@ -878,7 +878,7 @@ def test_an_exported_classifier_says_itself_whether_rows_are_scaled(head):
         (["--head", "other.safetensors"], "has no tensor weight or head.weight; there are fc.weight"),
         (["--head", "two.safetensors", "--labels", "y.npy"], "labels: values 0 to 3; allowed are 0 to 1"),
         (["--head", "head.safetensors", "--scale", "3"], "head.safetensors is the whole classifier; leave out --scale"),
-        (["--head", "nan.safetensors"], "weight: 4 of 4 rows hold NaN or infinity"),
+        (["--head", "nan.safetensors"], "head: nan.safetensors: weight: 4 of 4 rows hold NaN or infinity"),
     ],
 )
 def test_a_head_that_does_not_fit_is_refused_and_nothing_is_written(words, reason, head, capsys):

@@ -106,6 +106,13 @@ def test_eval_reads_cifar_10_c(tmp_path, monkeypatch):
             r"fog.npy: float64 of shape \(60, 32, 32\); allowed",
         ),
         (lambda f: (f / "fog.npy").write_bytes(b"\x93NUMPY"), "fog.npy: not a complete .npy file"),
+        *(
+            (lambda f, head=head: (f / "fog.npy").write_bytes(b"\x93NUMPY\x01\x00" + head), "not a complete .npy file")
+            for head in (  # found by fuzzing: NumPy's parser said TokenError and OverflowError
+                b"\x16\x00{'descr': '|u1', 's\x00\x00\n",
+                b"O\x00{'descr': '<f4', 'fortran_order': False, 'shape': (1180591620717411303424,), }\n",
+            )
+        ),
     ],
 )
 def test_arrays_that_do_not_fit_are_one_line(change, reason, tmp_path):
