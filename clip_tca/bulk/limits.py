@@ -31,5 +31,6 @@ def check_space(layout: Layout, rows: int, folder: Path) -> None:
     needed, free = layout.row_bytes() * rows, shutil.disk_usage(folder).free
     if needed > free:
         raise ValueError(
-            f"output: {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} are free in {folder}; make room"
+            f"output: {needed / 1e6:,.1f} MB are needed for the {rows:,} rows of {source.shards[0].path.name}"
+            f"{' and others' if len(source.shards) > 1 else ''}, and {free / 1e6:,.1f} are free in {folder}; make room"
         )
