@@ -47,7 +47,7 @@ so soft counts, class sums and the total scatter are sufficient. Nine safeguards
   with γ = 1.
 * **No quarrel with a g that knows.** On images like those it was trained on, g is right and clusters can only spoil it.
   There it is also sure of the predictions that would change. Where its mean confidence in those (at the temperature
-  that its neighbours ask for) is above 0.65, g is kept as it is; on shifted domains it is 0.3 to 0.55.
+  that its neighbours ask for, ``disputed_``) is above 0.65, g is kept as it is; on shifted domains it is lower.
 * **Too few images.** Below 8 images g is kept as it is.
 
 In d dimensions (1) is overconfident, so the final logits are divided by one temperature, chosen so that the mean

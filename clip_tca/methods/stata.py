@@ -10,10 +10,10 @@ assigned to the class: with counts m_c,
 where v_c and V_c are the weighted mean of the class and its variance about μ_c, and Σ₀ = 1/n Σ_ic ŷ_ic (z_i − t_c)².
 
 Zanella, Fuchs, De Vleeschouwer and Ben Ayed, "Realistic Test-Time Adaptation of Vision-Language Models", CVPR 2025,
-with its α = 1, λ = 1 and 3 neighbours. Written from the paper; the code of its authors (AGPL) was only run, and its
-outputs are the reference of the tests. They show that m_c counts the images whose largest assignment is c
-(``soft_counts`` takes the sum of assignments), and that v_c and μ_c are scaled to unit length. The scale in ŷ is the
-model's own, 100 in the paper.
+with its α = 1, λ = 1 and 3 neighbours. The objective is the paper's as it is known; its text was not at hand. What that
+leaves open was settled by running the code of its authors (AGPL), whose outputs are the reference of the tests: m_c
+counts the images whose largest assignment is c (``soft_counts`` takes the sum of assignments), and v_c and μ_c are
+scaled to unit length. The scale in ŷ is the model's own, 100 in the paper.
 """
 
 from __future__ import annotations

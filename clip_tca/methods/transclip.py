@@ -4,9 +4,10 @@ The mixture of :mod:`clip_tca.methods.mixture` with class means μ_c of unit len
 classes: the usual means and variances, weighted by the assignments.
 
 Zanella, Gérin and Ben Ayed, "Boosting Vision-Language Models with Transduction", NeurIPS 2024: the zero-shot form, with
-λ = 1 and 3 neighbours. Written from the paper; the code of its authors (AGPL) was only run, and its outputs are the
-reference of the tests. A class mean starts as that of the 8 embeddings of highest ŷ_c, weighted by it, and the
-variances at 1/d. The scale in ŷ is the model's own, 100 in the paper.
+λ = 1 and 3 neighbours. The objective is the paper's as it is known; its text was not at hand. What that leaves open was
+settled by running the code of its authors (AGPL), whose outputs are the reference of the tests: variances start at 1/d.
+That a class mean starts as that of the 8 embeddings of highest ŷ_c, weighted by it, is from the guide beside that code.
+The scale in ŷ is the model's own, 100 in the paper.
 """
 
 from __future__ import annotations
