@@ -233,13 +233,15 @@ def test_two_runs_do_not_get_the_same_data_set_at_once(tmp_path):
         one.root.mkdir()
         code = (
             "import sys, time; from pathlib import Path; from clip_tca.core.files import lock; "
-            "lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(1.5)"
+            "lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(1.5); Path(sys.argv[2]).touch()"
         )
         (one.root / ".vlcs.lock").touch()
-        other = subprocess.Popen([sys.executable, "-c", code, one.root / ".vlcs.lock"], stdout=subprocess.PIPE)
+        released = tmp_path / "released"
+        other = subprocess.Popen(
+            [sys.executable, "-c", code, one.root / ".vlcs.lock", released], stdout=subprocess.PIPE
+        )
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        began = time.monotonic()
         one.get()
-        assert time.monotonic() - began > 1
+        assert released.exists()
         other.communicate()

@@ -177,7 +177,7 @@ def test_a_killed_run_does_not_keep_its_lock(entry, tmp_path):
     first.stdout.close()
     began = time.monotonic()
     with entry.lock():
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 50  # the other would have slept for 60
 
 
 def test_list_and_clear(tmp_path, rows):
