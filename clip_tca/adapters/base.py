@@ -96,7 +96,7 @@ class Adapter(Estimator):
     linear: ClassVar[bool]
     """Whether the adapted classifier is linear in the embeddings, so that it can be folded and exported."""
 
-    _seen = _pending = _last = _held = 0
+    _seen = _pending = _last = _held = _fresh = 0
     _device = cast("torch.device | None", None)
 
     @classmethod
@@ -167,7 +167,7 @@ class Adapter(Estimator):
     def begin(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
         """Forget everything; what follows is a stream of rows of ``dtype`` on ``device``, from row ``first`` on."""
         self._device, self._dtype = device, compute_dtype(dtype)
-        self._seen = self._pending = self._last = self._held = 0
+        self._seen = self._pending = self._last = self._held = self._fresh = 0
         self._solution: dict[str, Tensor] = {}
         self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         self._waiting: list[Tensor] = []
@@ -221,7 +221,7 @@ class Adapter(Estimator):
         self._check_labels_given(truth is not None)
         self.begin(rows.device, rows.dtype)
         self._observe_all(rows, truth if self.uses_labels else None, scores)
-        if len(rows) > 1 and not is_fake(rows) and torch.equal(rows, rows[:1].expand_as(rows)):
+        if len(rows) > 1 and not is_fake(rows) and all(torch.equal(rows[: len(x)], x) for x in rows[1:].split(CHUNK)):
             log.warning("%s: all %d embeddings are identical", type(self).__name__, len(rows))
 
     def _fit_batches(self, batches: Iterable[Any], labels: object, logits: object) -> None:
@@ -256,6 +256,7 @@ class Adapter(Estimator):
         if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
             self._waiting.append(self._prepared(rows.clone()))
             self._unjudged.append(self._waiting[-1])
+            self._fresh += len(rows)
             self._held += len(rows)
             if self._held >= TOGETHER:
                 self._settle()
@@ -293,8 +294,12 @@ class Adapter(Estimator):
     def use(self, solution: dict[str, Tensor]) -> None:
         """Apply a solution that was found elsewhere, by another process, for what all have observed."""
         self._solution, self._pending = solution, 0
-        self._unjudged.clear()
+        self._judge_anew()
         self._cast.clear()
+
+    def _judge_anew(self) -> None:
+        self._unjudged.clear()
+        self._fresh = 0
 
     @property
     def solution(self) -> dict[str, Tensor]:
@@ -493,9 +498,9 @@ class Adapter(Estimator):
         wait = max(1, self._seen // 10) if self.refresh == "auto" else self.refresh
         if not self._solution or self._pending >= wait or len(rows) > self._last:
             self._update()
-        elif self.refresh == "auto" and sum(map(len, self._unjudged)) >= JUDGED:
+        elif self.refresh == "auto" and self._fresh >= JUDGED:
             recent = torch.cat(list(self._unjudged))
-            self._unjudged.clear()
+            self._judge_anew()
             overruled, usual = self._count_overruled(recent), len(recent) * (self._overruled + 1) / (self._judged + 8)
             if overruled > usual + 2 * usual**0.5 + 4:
                 self._update()

@@ -22,7 +22,7 @@ from clip_tca.adapters.pseudo_source import select
 from clip_tca.adapters.registry import adapter_classes
 from clip_tca.adapters.shares import CANDIDATES, row_weights
 from clip_tca.adapters.state import SavedState
-from clip_tca.adapters.statistics import coral_distance
+from clip_tca.adapters.statistics import Moments, StreamMoments, coral_distance
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.tensors import exact
 
@@ -76,10 +76,15 @@ def common_figures(
     }
 
 
+def moments_of(saved: SavedState) -> Moments:
+    """Moments of all rows that were seen."""
+    return StreamMoments.restored(saved.part("moments")).total()
+
+
 def of_alignment(saved: SavedState, squares: Tensor, changed: float | None) -> Diagnosis:
     """The figures of an adapter that aligns to a pseudo-source; ``squares`` is the mean squared move."""
-    solution, moments, bank = saved.part("solution"), saved.part("moments"), saved.part("bank")
-    spread = (moments["scatter"].diagonal().sum() / int(moments["n"])).sqrt()
+    solution, moments, bank = saved.part("solution"), moments_of(saved), saved.part("bank")
+    spread = (moments.scatter.diagonal().sum() / moments.n).sqrt()
     sigmas = solution["covariance"], solution["pseudo_source_covariance"]
     mean, largest = _chosen_uncertainty(saved, solution, bank)
     figures: Diagnosis = {

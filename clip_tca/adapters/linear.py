@@ -22,18 +22,21 @@ from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.pseudo_source import SHARES, UNCERTAINTIES, PseudoSourceBank, Uncertainty, select
 from clip_tca.adapters.reservoir import Reservoir
 from clip_tca.adapters.shares import Shares, check_shares, estimate_shares, plain, row_weights, share_vector
-from clip_tca.adapters.solvers import EXACT, SOLVERS, Solver, gradient
+from clip_tca.adapters.solvers import EXACT, SOLVERS, Solver, gradient, in_span
 from clip_tca.adapters.state import SavedState
 from clip_tca.adapters.statistics import Moments, StreamMoments, ledoit_wolf_shrinkage, shrink
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
-from clip_tca.core.tensors import exact
+from clip_tca.core.tensors import exact, exact_dtype
 
 Shrinkage = Literal["auto"] | float
 L = TypeVar("L", bound="LinearTCA")
 
-ESTIMATE_ROWS = 8192
+ESTIMATE_ROWS = 2048
 """Rows from which ``estimated`` class counts are taken (or 8 for each class, if that is more)."""
+
+ROUNDING = 1e-4
+"""Shrinkage below which W inverts variances that are lost in products of float32."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -128,7 +131,8 @@ class LinearTCA(Adapter):
 
     def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
         g = self.classifier
-        self._moments = StreamMoments(g.dim, device)
+        precise = self.solver in EXACT and self.shrinkage != "auto" and self.shrinkage < ROUNDING
+        self._moments = StreamMoments(g.dim, device, exact_dtype(device) if precise else dtype)
         self._bank = PseudoSourceBank(g, self.k, self.shares, self.uncertainty, device, dtype)
         declared: dict[str, Accumulator] = {"moments": self._moments, "bank": self._bank}
         if self.shares == "estimated":
@@ -202,6 +206,8 @@ class LinearTCA(Adapter):
             w = torch.eye(len(sigmas[0]), dtype=sigmas[0].dtype, device=sigmas[0].device)
         elif self.solver == "gradient":
             w = gradient(*sigmas, int(self.steps), float(self.lr))
+        elif (all_rows := self._moments.rows()) is not None and len(all_rows) < len(sigmas[0]):
+            w = in_span(EXACT[self.solver], *sigmas, exact(all_rows) - target.mean)
         else:
             w = EXACT[self.solver](*sigmas)
         return {**solution, "W": w, "offset": solution["pseudo_source_mean"] - solution["mean"] @ w}
@@ -244,12 +250,12 @@ class LinearTCA(Adapter):
     @classmethod
     def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
         """Figures of a fitted state that need no labels."""
-        solution, moments = saved.part("solution"), saved.part("moments")
+        solution, moments = saved.part("solution"), diagnosis.moments_of(saved)
         g = classifier or diagnosis.recovered_classifier(solution["W"], solution["offset"], solution)
         if g is not None and not diagnosis.predicted_by(g, saved):
             g = None  # another method's logits made the predictions
         shift = solution["offset"] + solution["mean"] @ solution["W"] - solution["mean"]
-        squares = diagnosis.movement(moments["scatter"], int(moments["n"]), shift, solution["W"])
+        squares = diagnosis.movement(moments.scatter, moments.n, shift, solution["W"])
         rows = saved.tensors.get("sample.rows")
         adapted = LinearClassifier(solution["weight"].T, solution["bias"])
         after = None if rows is None else adapted.exact_logits(rows).argmax(dim=1)

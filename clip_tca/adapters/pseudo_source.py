@@ -33,19 +33,22 @@ UNCERTAINTIES: tuple[str, ...] = get_args(Uncertainty)
 LARGEST = 20
 """The largest k that ``"auto"`` gives: a fifth of the largest predicted class, but 10 to 20."""
 
+FEW = 256
+"""Rows that are all judged in float64 at once."""
 
-def uncertainty(p: Tensor, kind: Uncertainty = "distance") -> Tensor:
-    """How uncertain each row of the probabilities ``p`` ``(n, c)`` is, ``(n,)``.
+
+def uncertainty(p: Tensor, kind: Uncertainty = "distance", dim: int = 1) -> Tensor:
+    """How uncertain each row of the probabilities ``p`` ``(n, c)`` is, ``(n,)``; the classes are along ``dim``.
 
     1 − max p is formed as the sum of the other probabilities, so that rows remain ordered when max p rounds to one.
     """
     if kind not in UNCERTAINTIES:
         raise ValueError(f"uncertainty: {kind!r}; allowed are {', '.join(UNCERTAINTIES)}")
-    others = p.scatter(1, p.argmax(dim=1, keepdim=True), 0.0)
-    rest = others.sum(dim=1)
+    others = p.scatter(dim, p.max(dim=dim, keepdim=True).indices, 0.0)
+    rest = others.sum(dim=dim)
     if kind == "distance":
-        return rest.square() + others.square().sum(dim=1)
-    return -(torch.xlogy(others, others).sum(dim=1) + (1 - rest) * torch.log1p(-rest))
+        return rest.square() + others.square().sum(dim=dim)
+    return -(torch.xlogy(others, others).sum(dim=dim) + (1 - rest) * torch.log1p(-rest))
 
 
 def select(score: Tensor, group: Tensor, quota: Tensor) -> Tensor:
@@ -110,12 +113,14 @@ class PseudoSourceBank(Accumulator):
 
     def update(self, z: Tensor, labels: Tensor | None = None, logits: Tensor | None = None) -> None:
         """Offer the rows of ``z`` ``(n, d)`` to the bank, judged by ``logits`` ``(n, c)`` or else by the classifier."""
+        if labels is not None:
+            self.labels = torch.cat([self.labels, labels])
+        if logits is None and z.dtype == torch.float32 and len(z) > FEW:
+            z = self._contenders(z)
         p = self.classifier.log_probabilities(z).exp() if logits is None else exact(logits).softmax(dim=1)
         score, predicted = uncertainty(p, self.kind), p.argmax(dim=1)
         self.predicted += torch.bincount(predicted, minlength=len(self.predicted))
         group = torch.zeros_like(predicted) if self.shares == "global" else predicted
-        if labels is not None:
-            self.labels = torch.cat([self.labels, labels])
         better = (score < self.worst[group]).nonzero()[:, 0]
         if len(better):
             self._keep(
@@ -123,6 +128,22 @@ class PseudoSourceBank(Accumulator):
                 torch.cat([self.score, score[better]]),
                 torch.cat([self.group, group[better]]),
             )
+
+    def _contenders(self, z: Tensor) -> Tensor:
+        """Those rows of ``z`` ``(n, d)`` of which float32 can't tell that they are not certain enough; all are counted.
+
+        Of the others it can tell the predicted class, too. They cost a third, and next to no memory.
+        """
+        weight, bias = self.classifier.weight.to(z), self.classifier.bias.to(z)
+        p = torch.addmm(bias[:, None], weight, z.T).softmax(dim=0)  # classes first: sums over few of them are fast
+        size = torch.linalg.vector_norm(weight, dim=1).max() * torch.linalg.vector_norm(z, dim=1).max()
+        error = 2**-16 * (size + bias.abs().max())  # what rounding does to a logit, and more
+        score, (top, predicted) = uncertainty(p, self.kind, dim=0), p.max(dim=0)
+        group = torch.zeros_like(predicted) if self.shares == "global" else predicted
+        second = p.scatter_(0, predicted[None], 0.0).amax(dim=0)
+        sure = (second * (2 * error).exp() < top) & (exact(score) > self.worst[group] * (16 * error).exp() + 1e-30)
+        self.predicted += torch.bincount(predicted[sure], minlength=len(self.predicted))
+        return z[~sure]
 
     def merge(self, other: PseudoSourceBank) -> None:
         """Add what another bank with the same options has kept; its rows count as the later ones."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from clip_tca.adapters.assignment import spread
 from clip_tca.adapters.gaussian_fit import fit_gaussians
 from clip_tca.adapters.solvers import monge
-from clip_tca.adapters.statistics import Moments, ledoit_wolf_shrinkage, shrink
+from clip_tca.adapters.statistics import Moments, StreamMoments, ledoit_wolf_shrinkage, shrink
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import one_of
 from clip_tca.core.tensors import exact
@@ -126,7 +126,8 @@ def estimate_shares(
         sigma: ``(d, d)`` their covariance, shrunk.
     """
     c = g.n_classes
-    fitted = fit_gaussians(sample, g, rounds=5, moments=target if target.n == len(sample) else None)
+    moments = target if target.n == len(sample) else StreamMoments.of(sample)
+    fitted = fit_gaussians(sample, g, rounds=5, moments=moments)
     answer_of_all = fitted.classifier.exact_logits(sample).argmax(dim=1)
     index = spread(sample, max(JUDGED_ROWS, 8 * c))
     some, judge = sample[index], answer_of_all[index]

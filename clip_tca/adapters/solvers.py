@@ -12,6 +12,7 @@ Where Σ_t has no variance (fewer rows than dimensions), the exact maps leave em
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -61,7 +62,7 @@ def monge(sigma_t: Tensor, sigma_s: Tensor) -> Tensor:
     pivots = factor.diagonal()
     if not is_fake(sigma_t) and not int(failed) and float(pivots.min()) > 1e-4 * float(pivots.max()):
         # Σ_t = LLᵀ and far from singular: L^{-T} (LᵀΣ̂_sL)^{1/2} L^{-1} is the same map for half the eigenvectors
-        values, turn = eigh(factor.T @ sigma_s @ factor)
+        values, turn = eigh(symmetric_product(factor, sigma_s @ factor))
         half = torch.linalg.solve_triangular(factor.T, turn * values.clamp_min(0.0).sqrt().sqrt(), upper=True).T
         return symmetric_product(half, half)
     root, inverse, vectors = _axes(sigma_t)
@@ -69,6 +70,26 @@ def monge(sigma_t: Tensor, sigma_s: Tensor) -> Tensor:
     middle, _, turn = _axes(frame.T @ sigma_s @ frame)  # in the axes of Σ_t, where its root is diagonal
     half = ((vectors * inverse) @ turn * middle.sqrt()).T
     return symmetric_product(half, half) + _rest(inverse, vectors)
+
+
+def in_span(solver: Callable[[Tensor, Tensor], Tensor], sigma_t: Tensor, sigma_s: Tensor, x: Tensor) -> Tensor:
+    """What ``solver`` gives where outside the span of the rows of ``x`` ``(n, d)`` both are multiples of the identity.
+
+    So they are, shrunk or not, for fewer rows than dimensions: n dimensions do, and W is a multiple of the identity
+    outside.
+    """
+    span, dim = torch.linalg.qr(x.T).Q, len(sigma_t)
+    small = [span.T @ (sigma @ span) for sigma in (sigma_t, sigma_s)]
+    outside = [
+        (sigma.trace() - part.trace()) / (dim - len(x)) for sigma, part in zip((sigma_t, sigma_s), small, strict=True)
+    ]
+    real = outside[0] > 1e-12 * sigma_t.trace() / dim
+    scale = torch.where(real, outside[1].clamp_min(0.0) / torch.where(real, outside[0], 1.0), 1.0).sqrt()
+    inside = solver(*small)
+    inside.diagonal().sub_(scale)
+    w: Tensor = (span @ inside) @ span.T
+    w.diagonal().add_(scale)
+    return w
 
 
 EXACT = {"coral": coral, "monge": monge}

@@ -1,9 +1,14 @@
 """Mean and covariance: of a matrix, of a stream, of several streams merged.
 
-Σ = (ZᵀZ − n μμᵀ) / (n − 1), the paper's covariance, is formed from centred sums in float64 (Chan's update), so a
-stream in any batches, or several processes merged in any order, give the one-shot result to rounding.
-:class:`Moments` also carries what Ledoit–Wolf shrinkage needs, Σᵢ‖xᵢ−μ‖⁴ and Σᵢ‖xᵢ−μ‖²(xᵢ−μ), so shrinkage
-streams as exactly as the covariance does.
+Σ = (ZᵀZ − n μμᵀ) / (n − 1), the paper's covariance, is formed from centred sums in float64 (Chan's update), so
+several processes merged in any order give the one-shot result to rounding. :class:`Moments` also carries what
+Ledoit–Wolf shrinkage needs, Σᵢ‖xᵢ−μ‖⁴ and Σᵢ‖xᵢ−μ‖²(xᵢ−μ), so shrinkage streams as exactly as the covariance does.
+
+Products of float64 cost twice those of float32. :class:`StreamMoments` therefore cuts a stream into blocks of
+:data:`BLOCK` rows, whatever the batches are, multiplies the rows of a block in float32 about their own mean, and adds
+the blocks up in float64: any split gives the same bits. What is lost is below the rounding of float32 rows; it would
+matter only for directions with less than a millionth of the largest variance, so a stream of less than a block, rows in
+float64, and rows too large or too small for float32 to square are multiplied in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +23,10 @@ from torch import Tensor
 
 from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.symmetric import symmetric_product
-from clip_tca.core.tensors import chunks, exact, exact_dtype
+from clip_tca.core.tensors import chunks, exact, exact_dtype, is_fake
+
+BLOCK = 2048
+"""Rows of a stream that are multiplied together."""
 
 
 @dataclass
@@ -75,6 +83,22 @@ class Moments:
                 len(part), mean, symmetric_product(x, x) if len(part) > 1 else None, squares @ x, squares @ squares
             )
 
+    def add_block(self, z: Tensor) -> None:
+        """Add the rows of ``z`` ``(n, d)`` as :meth:`update` does, multiplied in float32 where it can square them."""
+        if z.dtype != torch.float32:
+            return self.update(z)
+        mean = z.mean(dim=0)
+        x = z - mean
+        rounding = x.mean(dim=0)  # of a mean that may be far larger than what the rows differ by
+        x -= rounding
+        lengths = torch.linalg.vector_norm(x, dim=1)
+        if not is_fake(z) and not 1e-4 < float(lengths.max()) < 1e4:
+            return self.update(z)
+        squares = lengths.square_()
+        centre = exact(mean) + exact(rounding)
+        self._add(len(z), centre, symmetric_product(x, x), exact(squares @ x), exact(squares @ squares))
+        return None
+
     def merge(self, other: Moments) -> Moments:
         """The moments of both sets of rows together; neither operand changes."""
         merged = Moments(self.n, self.mean.clone(), self.scatter.clone(), self.cubes.clone(), self.quartics.clone())
@@ -104,38 +128,83 @@ class Moments:
 class StreamMoments(Accumulator):
     """Moments of a stream, of which numbered segments may come from several processes.
 
-    Rounding depends on the order of sums. Segments are merged two by two, 0 with 1, 2 with 3, then those pairs, and so
-    on: the order depends on the numbers alone, so the total is the same to the bit whichever process has seen which
-    segments.
+    Rounding depends on the order of sums. Blocks are counted from the beginning of the stream, or of its segment, and
+    rows that do not fill one wait. Segments are merged two by two, 0 with 1, 2 with 3, then those pairs, and so on: the
+    order depends on the numbers alone, so the total is the same to the bit whichever process has seen which segments.
+
+    Attributes:
+        waiting: ``(w, d)`` rows after the last block.
     """
 
-    shapes: ClassVar = {"n": (), "mean": ("d",), "scatter": ("d", "d"), "cubes": ("d",), "quartics": ()}
+    shapes: ClassVar = {
+        "n": (), "mean": ("d",), "scatter": ("d", "d"), "cubes": ("d",), "quartics": (), "waiting": ("w", "d")
+    }  # fmt: skip
 
-    def __init__(self, dim: int, device: torch.device | str = "cpu") -> None:
-        """No rows yet."""
+    def __init__(self, dim: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
+        """No rows yet; those that come are multiplied in ``dtype``."""
         self.segments: dict[tuple[int, int], Moments] = {}
-        self.current = Moments.empty(dim, device)
+        self.blocks = Moments.empty(dim, device)
+        self.waiting = torch.zeros(0, dim, device=device, dtype=dtype)
+
+    @classmethod
+    def of(cls, z: Tensor) -> Moments:
+        """Moments of a stream of the rows of ``z`` ``(n, d)``."""
+        stream = cls(z.shape[1], z.device, z.dtype)
+        stream.update(z)
+        return stream.total()
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor]) -> StreamMoments:
+        """What :meth:`state` gave."""
+        stream = cls(len(tensors["mean"]), tensors["mean"].device)
+        stream.restore(tensors, {})
+        return stream
 
     def update(self, z: Tensor) -> None:
         """Add the rows of ``z`` ``(n, d)`` to the current segment."""
-        self.current.update(z)
+        missing = BLOCK - len(self.waiting)
+        if len(z) >= missing:
+            if missing < BLOCK:
+                self.blocks.add_block(torch.cat([self.waiting, z[:missing].to(self.waiting)]))
+                z = z[missing:]
+            whole = len(z) - len(z) % BLOCK
+            for block in z[:whole].split(BLOCK) if whole else ():
+                self.blocks.add_block(block.to(self.waiting))
+            z, self.waiting = z[whole:], self.waiting[:0]
+        self.waiting = torch.cat([self.waiting, z.to(self.waiting)])
 
     def end_segment(self, number: int) -> None:
         """Close the current segment, which is number ``number`` of the whole stream."""
-        self._add_segment(number, self.current)
-        self.current = Moments.empty(len(self.current.mean), self.current.mean.device)
+        self._add_segment(number, self._with_waiting(self.blocks))
+        self.blocks = Moments.empty(len(self.blocks.mean), self.blocks.mean.device)
+        self.waiting = self.waiting[:0]
 
     def merge(self, other: StreamMoments) -> None:
         """Add the rows of another stream, or the segments of another process."""
-        self.current = self.current.merge(other.current)
+        self.blocks = self.blocks.merge(other.blocks)
+        self.update(other.waiting)
         for (level, number), moments in other.segments.items():
             self._add_segment(number, moments, level)
 
     def total(self) -> Moments:
         """Moments of all segments in order, and of the rows after them."""
+        return self._with_waiting(self._ended())
+
+    def rows(self) -> Tensor | None:
+        """All rows ``(n, d)``, while they are fewer than a block."""
+        return None if self.blocks.n or self.segments else self.waiting
+
+    def _ended(self) -> Moments:
+        """Moments of all segments in order, and of the blocks after them."""
         in_order = sorted(self.segments.items(), key=lambda item: item[0][1] << item[0][0])
-        segments = [moments for _, moments in in_order]
-        return reduce(Moments.merge, [*segments, self.current]) if segments else self.current
+        return reduce(Moments.merge, [*(moments for _, moments in in_order), self.blocks])
+
+    def _with_waiting(self, moments: Moments) -> Moments:
+        if not len(self.waiting):
+            return moments
+        together = moments.merge(Moments.empty(len(moments.mean), moments.mean.device))
+        together.add_block(self.waiting) if moments.n else together.update(self.waiting)
+        return together
 
     def _add_segment(self, number: int, moments: Moments, level: int = 0) -> None:
         """Add segment ``number``, or the ``number``-th group of 2^level segments."""
@@ -148,33 +217,33 @@ class StreamMoments(Accumulator):
         """The segments one by one, as ``segments`` ``(s, 2)`` and tensors whose first dimension is theirs."""
         parts = [(keys, vars(moments)) for keys, moments in sorted(self.segments.items())]
         numbers = torch.tensor([keys for keys, _ in parts], dtype=torch.int64).reshape(-1, 2)
-        rest = {name: torch.as_tensor(value) for name, value in vars(self.current).items()}
+        rest = {name: torch.as_tensor(value) for name, value in vars(self.blocks).items()}
         stacked = {
             f"segment_{name}": torch.stack([torch.as_tensor(values[name]) for _, values in parts])
             for name in (rest if parts else ())
         }
-        return {**rest, **stacked, "segments": numbers}
+        return {**rest, **stacked, "segments": numbers, "waiting": self.waiting}
 
     def restore(self, tensors: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
-        """Put back what :meth:`state` or :meth:`partial_state` gave."""
-        super().restore(tensors, sizes)
+        """Put back what :meth:`state` or :meth:`partial_state` gave, or that of version 0.1, where no rows wait."""
+        super().restore({"waiting": self.waiting, **tensors}, sizes)
         for i, (level, number) in enumerate(tensors.get("segments", torch.zeros(0, 2)).tolist()):
-            sums = {name: tensors[f"segment_{name}"][i] for name in self.shapes if name != "n"}
+            sums = {name: tensors[f"segment_{name}"][i] for name in self.shapes if name not in ("n", "waiting")}
             self.segments[int(level), int(number)] = Moments(int(tensors["segment_n"][i]), **sums)
 
     def _values(self) -> dict[str, Any]:
-        return vars(self.total())
+        return {**vars(self._ended()), "waiting": self.waiting}
 
     def _put(self, tensors: dict[str, Tensor]) -> None:
-        sums = {name: tensor for name, tensor in tensors.items() if name != "n"}
-        self.current = Moments(int(tensors["n"]), **sums)
+        sums = {name: tensor for name, tensor in tensors.items() if name not in ("n", "waiting")}
+        self.blocks, self.waiting = Moments(int(tensors["n"]), **sums), tensors["waiting"]
 
 
 def _shifted(n: float, scatter: Tensor | None, cubes: Tensor, quartics: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
     """Third and fourth centred sums about ``μ + shift`` from those about μ (expand ‖u − shift‖² and use Σu = 0)."""
     square = shift @ shift
-    moved = torch.zeros_like(shift) if scatter is None else scatter @ shift
-    trace = torch.zeros_like(square) if scatter is None else scatter.diagonal().sum()
+    moved = torch.zeros_like(shift) if scatter is None else exact(scatter @ shift.to(scatter.dtype))
+    trace = torch.zeros_like(square) if scatter is None else exact(scatter.diagonal()).sum()
     quartics = quartics - 4 * (shift @ cubes) + 4 * (shift @ moved) + 2 * square * trace + n * square**2
     return cubes - shift * trace - 2 * moved - n * square * shift, quartics
 

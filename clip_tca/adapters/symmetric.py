@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 192
+BLOCK = 96
 """Columns of a product computed together: few enough to leave out nearly half, enough to be fast."""
 
 ONE_THREAD = 1024

@@ -81,6 +81,8 @@ def holds_tensors(z: Any) -> bool:
 
 def pooled(output: Any, name: str = "embeddings") -> Any:
     """The embeddings in a model's output, an object or a dictionary; anything else as it is."""
+    if isinstance(output, (Tensor, np.ndarray)):
+        return output
     by_key = isinstance(output, Mapping) and not hasattr(output, "toarray")  # a sparse matrix can be a dictionary
     for key in TEXTS if name == "text" else IMAGES:
         found = output.get(key) if by_key else getattr(output, key, None)

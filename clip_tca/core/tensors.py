@@ -6,6 +6,7 @@ computed in float32; statistics are accumulated in float64 whatever the input (f
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any, TypeVar, cast
@@ -61,7 +62,7 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
         raise ValueError(
             f"{name}: dimension {z.shape[1]}, but the classifier has {dim}; both must come from the same model"
         )
-    if is_fake(z) or bool(torch.isfinite(z.sum(dtype=compute_dtype(z.dtype)))):  # NaN and infinity survive a sum
+    if is_fake(z) or math.isfinite(float(z.sum(dtype=compute_dtype(z.dtype)))):  # NaN and infinity survive a sum
         return
     bad = torch.cat([(~torch.isfinite(part)).any(dim=1) for part in z.split(CHUNK)])
     if bool(bad.any()):

@@ -107,3 +107,28 @@ def test_auto_k_is_a_fifth_of_the_largest_class_between_10_and_20(images, k):
 def test_unknown_uncertainty_lists_the_allowed():
     with pytest.raises(ValueError, match="'margin'; allowed are distance, entropy"):
         uncertainty(torch.ones(1, 2) / 2, "margin")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["distance", "entropy"])
+@pytest.mark.parametrize("shares", ["uniform", "global"])
+@pytest.mark.parametrize("scale", [1.0, 30.0, 5000.0])
+def test_a_first_look_in_float32_changes_nothing(kind, shares, scale, monkeypatch):
+    generator = torch.Generator().manual_seed(2)
+    text = torch.nn.functional.normalize(torch.randn(6, 16, generator=generator), dim=1)
+    z = torch.nn.functional.normalize(text[torch.arange(3000) % 5] + 0.3 * torch.randn(3000, 16, generator=generator))
+    judged = []
+    exactly = ZeroShotClassifier.log_probabilities
+    monkeypatch.setattr(
+        ZeroShotClassifier, "log_probabilities", lambda g, rows: judged.append(len(rows)) or exactly(g, rows)
+    )
+    banks = []
+    for size in (1000, 200):  # the second: all rows in float64
+        bank = PseudoSourceBank(ZeroShotClassifier(text, scale), 10, shares, kind, torch.device("cpu"), torch.float32)
+        for part in z.split(size):
+            bank.update(part)
+        banks.append(bank)
+    first, second = banks
+    assert torch.equal(first.rows, second.rows)
+    torch.testing.assert_close(first.score, second.score)
+    assert torch.equal(first.predicted, second.predicted)
+    assert sum(judged) - 3000 < 3000 or scale == 5000  # and most rows need no second look

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clip_tca.adapters.solvers import EXACT, coral, gradient, monge
-from clip_tca.adapters.statistics import covariance
+from clip_tca.adapters.solvers import EXACT, coral, gradient, in_span, monge
+from clip_tca.adapters.statistics import covariance, shrink
 
 
 def pair(n: int, m: int, d: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,3 +76,12 @@ def test_no_variance_at_all_gives_the_identity():
     zero = torch.zeros(5, 5, dtype=torch.float64)
     for solve in (*EXACT.values(), gradient):
         torch.testing.assert_close(solve(zero, zero), torch.eye(5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("solve", EXACT.values())
+@pytest.mark.parametrize("amounts", [(0.3, 0.1), (0.2, 0.0), (0.0, 0.0)])
+def test_few_rows_are_solved_in_their_span(solve, amounts):
+    x = torch.randn(9, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = x - x.mean(dim=0)
+    sigmas = [shrink(covariance(part), amount) for part, amount in zip((x, x[:5] * 2), amounts, strict=True)]
+    torch.testing.assert_close(in_span(solve, *sigmas, x), solve(*sigmas), rtol=0, atol=1e-6)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from sklearn.covariance import ledoit_wolf as sklearn_ledoit_wolf
 
 from clip_tca.adapters.statistics import (
+    BLOCK,
     Moments,
+    StreamMoments,
     coral_distance,
     covariance,
     ledoit_wolf,
@@ -126,3 +128,61 @@ def test_no_rows_change_nothing():
     assert moments.n == 5
     assert torch.equal(moments.mean, before)
     assert torch.equal(covariance(rows(0, 3)), torch.zeros(3, 3, dtype=torch.float64))
+
+
+def streamed(z: torch.Tensor, cuts: list[int]) -> StreamMoments:
+    stream = StreamMoments(z.shape[1], dtype=z.dtype)
+    for a, b in itertools.pairwise(sorted({0, len(z), *cuts})):
+        stream.update(z[a:b])
+    return stream
+
+
+def same_bits(a: Moments, b: Moments) -> bool:
+    return a.n == b.n and all(torch.equal(vars(a)[name], vars(b)[name]) for name in vars(a) if name != "n")
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    n=st.sampled_from([1, 7, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 2 * BLOCK + 300]),
+    cuts=st.lists(st.integers(1, 2 * BLOCK), max_size=6),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_any_split_of_a_stream_gives_the_same_bits(n, cuts, dtype):
+    z = rows(n, 5, dtype=dtype)
+    assert same_bits(streamed(z, [cut for cut in cuts if cut < n]).total(), StreamMoments.of(z))
+
+
+def test_a_stream_that_was_saved_goes_on_to_the_same_bits():
+    z = rows(2 * BLOCK + 100, 5, dtype=torch.float32)
+    resumed = StreamMoments.restored(streamed(z[: BLOCK + 30], [3]).state())
+    resumed.update(z[BLOCK + 30 :])
+    assert same_bits(resumed.total(), StreamMoments.of(z))
+
+
+@pytest.mark.parametrize("n", [300, 3 * BLOCK + 50])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e15])
+def test_blocks_in_float32_lose_less_than_rows_of_float32_have(n, offset, size):
+    """Also with a large mean, with variances from 1 to 1e-8, and where float32 can't square the rows."""
+    z = rows(n, 24, 3) @ torch.diag(torch.logspace(0, -4, 24, dtype=torch.float64))
+    z = ((z / z.std() + offset) * size).float()
+    found, exactly = StreamMoments.of(z), Moments.of(z)
+    deviations = exactly.scatter.diagonal().sqrt()
+    error = (found.scatter - exactly.scatter) / deviations / deviations[:, None]
+    assert float(error.abs().max()) < (5e-6 if n > BLOCK else 1e-12)
+    torch.testing.assert_close(found.mean, exactly.mean, rtol=1e-7, atol=0)
+    torch.testing.assert_close(found.quartics, exactly.quartics, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.cubes, exactly.cubes, rtol=1e-4, atol=float(exactly.cubes.abs().max()) * 1e-5)
+    assert float(ledoit_wolf_shrinkage(found)) == pytest.approx(float(ledoit_wolf_shrinkage(exactly)), rel=1e-4)
+
+
+def test_segments_of_several_processes_are_those_of_one():
+    z = rows(3 * BLOCK, 4, dtype=torch.float32)
+    parts = z.split(BLOCK + 100)
+    one, other, alone = (StreamMoments(4) for _ in range(3))
+    for number, part in enumerate(parts):
+        for stream in (alone, (one, other)[number % 2]):
+            stream.update(part)
+            stream.end_segment(number)
+    other.merge(one)
+    assert same_bits(other.total(), alone.total())
