@@ -5,9 +5,9 @@ An adapter *observes* embeddings (cheap, every batch) and *solves* for its map f
 
 * always when the learned state (``W_``, …) is read or saved, or when more rows are adapted than the last batch had;
 * when a batch no larger than the last one is adapted (``partial_fit(x); predict(x)``, the online loop): only if the
-  images seen since the last solution are a tenth of all (``refresh="auto"``), or are ``refresh`` of them; with
-  ``"auto"`` also if the map overrules g far more often on the new images than on those before, as it does when the
-  stream comes to classes that it has not seen.
+  images seen since the last solution are a tenth of all, or a sixth from 2,048 images on (``refresh="auto"``), or are
+  ``refresh`` of them; with ``"auto"`` also if the map overrules g far more often on the new images than on those before,
+  as it does when the stream comes to classes that it has not seen.
 
 So a stream that has ended gives the one-shot result, and batch size 1 costs little for each image.
 
@@ -61,6 +61,9 @@ BLOCK = 1024
 
 TOGETHER = 256
 """Rows of a stream that wait to be observed together until the next solution: single rows would cost far more."""
+
+LATER = 2048
+"""Images of a stream from which a sixth of new ones, not a tenth, is reason to solve again."""
 
 JUDGED = 16
 """New images of a stream after which it is asked whether the map still fits them."""
@@ -495,7 +498,7 @@ class Adapter(Estimator):
         """Checked rows, with a map that is fresh enough for them."""
         self._require_fitted()
         rows = self._checked(z)
-        wait = max(1, self._seen // 10) if self.refresh == "auto" else self.refresh
+        wait = max(1, self._seen // (10 if self._seen < LATER else 6)) if self.refresh == "auto" else self.refresh
         if not self._solution or self._pending >= wait or len(rows) > self._last:
             self._update()
         elif self.refresh == "auto" and self._fresh >= JUDGED:
