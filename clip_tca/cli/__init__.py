@@ -130,7 +130,14 @@ def _processes(options: argparse.Namespace) -> AbstractContextManager[object]:
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
-    """Handle SIGTERM (from kill, or from torchrun when another process has died): clean up on the way out."""
+    """Handle SIGTERM (from kill, or from torchrun when another process has died): clean up on the way out.
+
+    Who ends a run may send it twice (``timeout`` does), and to the processes that decode too. Neither is news from here
+    on: torch would print a trace for each of those that ended.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if hasattr(signal, "SIGCHLD"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     raise Terminated(128 + signal.SIGTERM)
 
 

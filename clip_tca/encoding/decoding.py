@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,22 @@ def loader(
         pin_memory=device.type == "cuda",
         worker_init_fn=_begin_worker,
     )
-    return ((torch.as_tensor(images), reasons) for images, reasons in loaded)
+    with _later(signal.SIGINT):  # until the workers have begun
+        started = iter(loaded)
+    return ((torch.as_tensor(images), reasons) for images, reasons in started)
+
+
+@contextmanager
+def _later(number: int) -> Iterator[None]:
+    """Let a signal wait; it goes on waiting in processes that start meanwhile."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_worker(_number: int) -> None:

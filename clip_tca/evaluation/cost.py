@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.protocols import Clock
 from clip_tca.evaluation.streams import Draw
 from clip_tca.results.schema import PLAIN_CLIP
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass
@@ -16,7 +19,8 @@ class Cost:
 
     In the online setting solving is part of predicting. ``base_seconds`` include decoding and encoding;
     ``base_memory_bytes`` is the peak of the base method beyond what was allocated before, ``memory_bytes`` that of all
-    the method does; ``embeds``: the base method embeds the images.
+    the method does, the highest of the domains and seeds; ``memory_bytes_per_image`` is the same of each peak divided
+    by its images. ``embeds``: the base method embeds the images.
     """
 
     adapting_seconds: float = 0.0
@@ -26,14 +30,15 @@ class Cost:
     images: int = 0
     embeds: bool = False
     memory_bytes: int | None = None
+    memory_bytes_per_image: float | None = None
 
     @classmethod
     def of(cls, clock: Clock, base: BaseOutput | None, images: int, memory: int | None = None) -> Cost:
         """Of one domain and seed; ``memory`` is the peak of adapting and predicting."""
-        if base is None:
-            return cls(clock.adapting, clock.predicting, images=images, memory_bytes=memory)
-        peak = _highest(base.memory, memory)
-        return cls(clock.adapting, clock.predicting, base.seconds, base.memory, images, base.embeds, peak)
+        seconds, of_base, embeds = (base.seconds, base.memory, base.embeds) if base else (0.0, None, False)
+        peak = _highest(of_base, memory)
+        each = None if peak is None else peak / images
+        return cls(clock.adapting, clock.predicting, seconds, of_base, images, embeds, peak, each)
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -44,10 +49,11 @@ class Cost:
             self.images + other.images,
             self.embeds or other.embeds,
             _highest(self.memory_bytes, other.memory_bytes),
+            _highest(self.memory_bytes_per_image, other.memory_bytes_per_image),
         )
 
 
-def _highest(*peaks: int | None) -> int | None:
+def _highest(*peaks: Number | None) -> Number | None:
     """The highest of the peaks that are known."""
     return max((peak for peak in peaks if peak is not None), default=None)
 

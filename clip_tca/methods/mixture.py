@@ -9,8 +9,15 @@ Gaussians, that is a few rounds of
 
     a_i ∝ ŷ_i^λ · exp(w log p_i + Σ_j w_ij a_j)
 
-How the terms weigh is taken from the outputs of the authors' code: w = 1/50, and w_ij is divided by the number of
-neighbours, an edge counting half in each direction.
+Sources. The text of the two papers could not be had; papers that restate them could. The objective, with w = 1/n for n
+images, and w_ij = max(0, cosine): Saha et al., GTA-CLIP (ICCV 2025, arXiv 2501.06031), as a note on it has them
+(en.papernotes.org). The objective with w = 1, the update of a (equation 12), the graph of nearest neighbours and the 5
+updates of a in each of 10 rounds (appendix A and table 3), λ = 1 and 3 neighbours (appendix C.2): Huang et al., MOON
+(arXiv 2607.15851).
+
+The outputs of the authors' programs, which are the references of the tests, agree with neither w: there w = 1/50, and
+w_ij is divided by the number of neighbours, an edge counting half in each direction. Both were found by running them.
+The accuracies that the authors publish are those programs', so their weights are the defaults here.
 """
 
 from __future__ import annotations

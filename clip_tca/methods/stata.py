@@ -9,11 +9,14 @@ assigned to the class: with counts m_c,
 
 where v_c and V_c are the weighted mean of the class and its variance about μ_c, and Σ₀ = 1/n Σ_ic ŷ_ic (z_i − t_c)².
 
-Zanella, Fuchs, De Vleeschouwer and Ben Ayed, "Realistic Test-Time Adaptation of Vision-Language Models", CVPR 2025,
-with its α = 1, λ = 1 and 3 neighbours. The objective is the paper's as it is known; its text was not at hand. What that
-leaves open was settled by running the code of its authors (AGPL), whose outputs are the reference of the tests: m_c
-counts the images whose largest assignment is c (``soft_counts`` takes the sum of assignments), and v_c and μ_c are
-scaled to unit length. The scale in ŷ is the model's own, 100 in the paper.
+Zanella, Fuchs, De Vleeschouwer and Ben Ayed, "Realistic Test-Time Adaptation of Vision-Language Models", CVPR 2025
+(arXiv 2501.03729). Its text could not be had. These equations, with the anchor and Σ₀, are those of appendix B of Huang
+et al., MOON (arXiv 2607.15851, equations 22 to 24). So is m_c, the number of images whose largest assignment is c, for
+which the objective has the sum of assignments (``soft_counts``); a note on the paper (en.papernotes.org) gives the
+authors' reason, that it is steadier, and α = 1. :mod:`clip_tca.methods.mixture` says where the rest is from.
+
+Equation 23 does not scale v_c and μ_c to unit length. The authors' program (AGPL) does, which was found by running it:
+its outputs are the reference of the tests. The scale in ŷ is the model's own.
 """
 
 from __future__ import annotations

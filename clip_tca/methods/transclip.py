@@ -3,11 +3,12 @@
 The mixture of :mod:`clip_tca.methods.mixture` with class means μ_c of unit length and one diagonal covariance for all
 classes: the usual means and variances, weighted by the assignments.
 
-Zanella, Gérin and Ben Ayed, "Boosting Vision-Language Models with Transduction", NeurIPS 2024: the zero-shot form, with
-λ = 1 and 3 neighbours. The objective is the paper's as it is known; its text was not at hand. What that leaves open was
-settled by running the code of its authors (AGPL), whose outputs are the reference of the tests: variances start at 1/d.
-That a class mean starts as that of the 8 embeddings of highest ŷ_c, weighted by it, is from the guide beside that code.
-The scale in ŷ is the model's own, 100 in the paper.
+Zanella, Gérin and Ben Ayed, "Boosting Vision-Language Models with Transduction", NeurIPS 2024 (arXiv 2406.01837): the
+zero-shot form. :mod:`clip_tca.methods.mixture` says where objective, rounds, λ = 1 and 3 neighbours are from. A summary
+of the paper (sciencestack.ai/paper/2406.01837) has updates in closed form of "class means and diagonals". That all
+classes share one diagonal, that means have unit length, and that variances start at 1/d was found by running the
+authors' program (AGPL), whose outputs are the reference of the tests. That a class mean starts as that of the 8
+embeddings of highest ŷ_c, weighted by it, is from the guide beside that program. The scale in ŷ is the model's own.
 """
 
 from __future__ import annotations

@@ -23,6 +23,9 @@ from clip_tca.results.values import averages, measured, worst_tenth
 SEEN = "images seen"
 """What every measure but accuracy is divided by, in every protocol."""
 
+WORST = "worst tenth of the runs"
+"""The section of several measures in many runs; one measure has a column for it."""
+
 
 def metric_table(record: EvaluationRecord, metrics: str | Sequence[str]) -> Table:
     """A record's measured rows; accuracy alone has its own table, with the published rows."""
@@ -31,7 +34,10 @@ def metric_table(record: EvaluationRecord, metrics: str | Sequence[str]) -> Tabl
         return accuracy_table(record)
     domains, tenth = list(record["data"]["domains"]), len(record["seeds"]) >= TENTH
     title, notes = title_lines(record, _what(names)), [*_cost_notes(names), *note_lines(record)]
-    return Table(title, _head(names, domains, tenth), [("measured", _rows(record, names, domains, tenth))], notes)
+    sections = [("measured", _rows(record, names, domains, tenth))]
+    if tenth and not _by_domain(names):
+        sections.append((WORST, _worst_rows(record, names)))
+    return Table(title, _head(names, domains, tenth), sections, notes)
 
 
 def metric_comparison(records: dict[str, EvaluationRecord], metrics: str | Sequence[str]) -> list[Table]:
@@ -46,6 +52,9 @@ def metric_comparison(records: dict[str, EvaluationRecord], metrics: str | Seque
         title = [f"{label}: {line}" for label, record in group.items() for line in title_lines(record, _what(names))]
         notes = [f"{label}: {line}" for label, record in group.items() for line in note_lines(record)]
         sections = [(label, _rows(record, names, domains, tenth)) for label, record in group.items()]
+        if not _by_domain(names):
+            runs = {label: record for label, record in group.items() if len(record["seeds"]) >= TENTH}
+            sections += [(f"{label}: {WORST}", _worst_rows(record, names)) for label, record in runs.items()]
         tables.append(Table(title, _head(names, domains, tenth), sections, [*_cost_notes(names), *notes]))
     return tables
 
@@ -72,15 +81,35 @@ def _head(names: list[str], domains: list[str], tenth: bool) -> list[str]:
 
 
 def _rows(record: EvaluationRecord, names: list[str], domains: list[str], tenth: bool) -> list[list[str]]:
-    divided_by = PROTOCOLS[record["protocol"]] if "accuracy" in names else SEEN
     lines = []
     for method in dict.fromkeys(row["method"] for row in record["rows"]):
         if _by_domain(names):
             cells = _domain_cells(record, method, names[0], domains, tenth)
         else:
             cells = [_cell(averages(record, method, name), name) for name in names]
-        lines.append([method_label(record, method), *cells, divided_by])
+        lines.append([method_label(record, method), *cells, _divided_by(record, names)])
     return lines
+
+
+def _worst_rows(record: EvaluationRecord, names: list[str]) -> list[list[str]]:
+    """Each measure in its own worst tenth of the runs; what has one value for all runs is a gap."""
+    return [
+        [
+            method_label(record, method),
+            *[_worst(averages(record, method, name), name) for name in names],
+            _divided_by(record, names),
+        ]
+        for method in dict.fromkeys(row["method"] for row in record["rows"])
+    ]
+
+
+def _divided_by(record: EvaluationRecord, names: list[str]) -> str:
+    return PROTOCOLS[record["protocol"]] if "accuracy" in names else SEEN
+
+
+def _worst(runs: list[float], metric: str) -> str:
+    """The mean of the worst tenth, empty if there are fewer than ten runs."""
+    return f"{worst_tenth(runs, METRICS[metric].higher):.{METRICS[metric].digits}f}" if len(runs) >= TENTH else ""
 
 
 def _domain_cells(record: EvaluationRecord, method: str, metric: str, domains: list[str], tenth: bool) -> list[str]:
@@ -88,10 +117,9 @@ def _domain_cells(record: EvaluationRecord, method: str, metric: str, domains: l
     values, runs, digits = measured(record, method, metric), averages(record, method, metric), METRICS[metric].digits
     cells = [_cell([value for (name, _), value in values.items() if name == domain], metric) for domain in domains]
     average = f"{fmean(runs):.{digits}f}" if runs else ""
-    worst = f"{worst_tenth(runs, METRICS[metric].higher):.{digits}f}" if len(runs) >= TENTH else ""
     before = averages(record, ZERO_SHOT, metric)
     change = f"{fmean(runs) - fmean(before):+.{digits}f}" if runs and before else ""
-    return [*cells, average, *([worst] if tenth else []), change]
+    return [*cells, average, *([_worst(runs, metric)] if tenth else []), change]
 
 
 def _cell(values: list[float], metric: str) -> str:

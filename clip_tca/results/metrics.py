@@ -28,7 +28,8 @@ METRICS = {
     "adaptive_ece": Metric("adaptive ECE, %", higher=False),
     "unknown_auroc": Metric("AUROC of unknown classes, %"),
     "seconds": Metric("ms/image", 3, higher=False, overall=True),
-    "memory": Metric("extra memory, MB", 0, higher=False, overall=True),
+    "memory": Metric("KB/image", 1, higher=False, overall=True),
+    "peak_memory": Metric("peak memory, MB", 0, higher=False, overall=True),
 }
 
 

@@ -75,8 +75,7 @@ def why_not(record: EvaluationRecord) -> str | None:
         return f"{title}: they are for {' and '.join(of) or 'models that their authors trained'}, this is {name}"
     if record["data"]["differences"]:
         return f"{title}: they are for the whole data set, and the counts differ"
-    rows = cast("dict[str, Any]", _content(record))["datasets"][dataset]["methods"].values()
-    if not any(in_setting(record, row.get("when")) for row in rows):
+    if not _rows_in_setting(record):
         drawn = f", and this run has {', '.join(words)}" if (words := stream_words(record)) else ""
         return f"{title}: none are known for this setting and order of images{drawn}"
     return None
@@ -99,7 +98,9 @@ def in_setting(record: EvaluationRecord, when: Mapping[str, Any] | None) -> bool
 def published_source(record: EvaluationRecord) -> str:
     """Where the published rows for this record are from; empty if there are none."""
     content = _content(record)
-    return content["source"] if content else ""
+    if content is None:
+        return ""
+    return next((str(row["source"]) for _, row in _rows_in_setting(record) if "source" in row), str(content["source"]))
 
 
 def published_rows(record: EvaluationRecord, domains: list[str]) -> list[PublishedRow]:
@@ -109,12 +110,11 @@ def published_rows(record: EvaluationRecord, domains: list[str]) -> list[Publish
         return []
     benchmark = content["datasets"][record["dataset"]]
     rows = []
-    for method, row in benchmark["methods"].items():
-        if not in_setting(record, row.get("when")):
-            continue
+    for method, row in _rows_in_setting(record):
         if "accuracy" not in row and not set(benchmark["domains"]) <= set(domains):
             continue  # an average over other domains
-        forms = [("accuracy", "average", "", PROTOCOLS.get(row["protocol"], NOT_STATED))]
+        divisor = row.get("divided_by") or PROTOCOLS.get(row["protocol"], NOT_STATED)
+        forms = [("accuracy", "average", "", divisor)]
         if "rescaled_to_kept" in row:
             forms.append(("rescaled_to_kept", "rescaled_average", ", rescaled", PROTOCOLS["kept"]))
         for key, average_key, suffix, divisor in forms:
@@ -124,6 +124,22 @@ def published_rows(record: EvaluationRecord, domains: list[str]) -> list[Publish
             average = row[average_key] if len(values) == len(accuracy) else sum(values) / len(values)
             rows.append(PublishedRow(f"{method} [{row['measured_by']}{suffix}]", accuracy, std, average, divisor))
     return rows
+
+
+def _rows_in_setting(record: EvaluationRecord) -> list[tuple[str, dict[str, Any]]]:
+    """Methods and rows for data set and setting of a record: its own, and its column of those over many data sets."""
+    if (content := _content(record)) is None:
+        return []
+    dataset, averages = record["dataset"], content.get("averages", {"datasets": []})
+    rows = list(content["datasets"][dataset]["methods"].items())
+    if dataset in averages["datasets"]:
+        place = averages["datasets"].index(dataset)
+        for each in averages["scenarios"]:
+            about = {name: each[name] for name in ("when", "measured_by", "divided_by")}
+            about["source"] = averages.get("by_dataset", averages["source"])
+            for method, values in each.get("accuracy", {}).items():
+                rows.append((method, {**about, "accuracy": [values[place]], "average": values[place]}))
+    return [(method, row) for method, row in rows if in_setting(record, row.get("when"))]
 
 
 def _content(record: EvaluationRecord) -> dict[str, Any] | None:

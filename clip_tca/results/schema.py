@@ -223,6 +223,7 @@ class MethodCost(TypedDict):
     base_seconds: float
     base_memory_bytes: int | None
     memory_bytes: NotRequired[int | None]
+    memory_bytes_per_image: NotRequired[float | None]
     images: int
     embeds: bool
 

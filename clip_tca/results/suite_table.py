@@ -1,7 +1,7 @@
 """The table over many data sets, where records of all are there: their average is what most of the literature prints.
 
 The files of published numbers (:mod:`clip_tca.results.published`) have ``averages``: a list of data sets, and for each
-scenario (setting, batch size, stream) the published averages over them.
+scenario (setting, batch size, stream) the published averages over them, with ``accuracy`` on each where that is known.
 """
 
 from __future__ import annotations
@@ -87,10 +87,17 @@ def _reported(records: list[EvaluationRecord]) -> list[tuple[str, list[list[str]
         if not same_model(file, model) or averages["datasets"] != names:
             continue
         rows = [
-            [f"{method} [{each['measured_by']}]", *[""] * len(names), f"{value:.1f}", "", each["divided_by"]]
+            [f"{method} [{each['measured_by']}]", *columns, f"{value:.1f}", "", each["divided_by"]]
             for each in averages["scenarios"]
             if in_setting(first, each["when"])
             for method, value in each["averages"].items()
+            for columns in [_by_dataset(each, method, names)]
         ]
         sections += [(f"reported ({averages['source']})", rows)] if rows else []
     return sections
+
+
+def _by_dataset(scenario: dict[str, Any], method: str, names: list[str]) -> list[str]:
+    """What is published for a method on each data set, or gaps."""
+    values = scenario.get("accuracy", {}).get(method)
+    return [f"{value:.1f}" for value in values] if values else [""] * len(names)

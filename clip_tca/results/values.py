@@ -30,11 +30,14 @@ def averages(record: EvaluationRecord, method: str, metric: str) -> list[float]:
 
 
 def _cost(record: EvaluationRecord, method: str, metric: str) -> list[float]:
-    """Milliseconds for an image, or the peak of extra memory in MB, if it was measured."""
+    """Milliseconds or KB for an image, or the peak of extra memory in MB, if it was measured."""
     cost = record["cost"]["methods"].get(method)
     if cost is None:
         return []
     if metric == "memory":
+        each = cost.get("memory_bytes_per_image")
+        return [] if each is None else [each / 1e3]
+    if metric == "peak_memory":
         peak = cost.get("memory_bytes", cost["base_memory_bytes"])
         return [] if peak is None else [peak / 1e6]
     seconds = cost["adapting_seconds"] + cost["predicting_seconds"] + cost["base_seconds"]

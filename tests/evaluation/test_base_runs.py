@@ -12,10 +12,12 @@ import torch
 
 import clip_tca
 from clip_tca.evaluation.base_runs import BaseRuns, Plain
+from clip_tca.evaluation.cost import Cost
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.evaluation.memory import PeakMemory
 from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.mixed_domains import MIXED, mixed
+from clip_tca.evaluation.protocols import Clock
 from clip_tca.methods.registry import base_method
 from clip_tca.results.rendering import render
 from tests.demo_files import write_demo
@@ -310,3 +312,10 @@ def test_with_descriptions_methods_on_templates_refuse_in_one_line_and_the_other
         ) as error:
             evaluate(folder, method, **given)
         assert "\n" not in str(error.value)
+
+
+def test_memory_for_an_image_is_that_of_the_domain_where_it_is_highest():
+    large, small, unknown = (Cost.of(Clock(), None, n, peak) for n, peak in ((1000, 5000), (10, 400), (7, None)))
+    total = large + small + unknown
+    assert (total.images, total.memory_bytes, total.memory_bytes_per_image) == (1017, 5000, 40.0)
+    assert unknown.memory_bytes_per_image is None

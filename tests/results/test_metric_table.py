@@ -80,12 +80,14 @@ def test_time_and_memory_come_from_the_cost_of_the_record(record):
         "embeds": False,
     }
     record["cost"]["methods"]["zero-shot"]["memory_bytes"] = None
-    table = metric_table(record, ["seconds", "memory"])
-    assert table.head[1:3] == ["ms/image", "extra memory, MB"]
-    assert table.sections[0][1][1][1:3] == ["6.000", "5"]
+    names = ["seconds", "peak_memory", "memory"]
+    table = metric_table(record, names)
+    assert table.head[1:4] == ["ms/image", "peak memory, MB", "KB/image"]
+    assert table.sections[0][1][1][1:4] == ["6.000", "5", ""]
     assert table.sections[0][1][0][2] == ""
-    record["cost"]["methods"]["t3a"]["memory_bytes"] = 7_000_000  # of all the method does; older records have it not
-    assert metric_table(record, ["seconds", "memory"]).sections[0][1][1][2] == "7"
+    of_all = {"memory_bytes": 7_000_000, "memory_bytes_per_image": 1500.0}  # older records have them not
+    record["cost"]["methods"]["t3a"] |= of_all
+    assert metric_table(record, names).sections[0][1][1][2:4] == ["7", "1.5"]
     assert metric_table(record, "seconds").head == ["method", "ms/image", "divided by"]
 
 
@@ -110,6 +112,19 @@ def test_ten_runs_have_a_column_for_the_worst_tenth(record):
     assert by_metric.sections[0][1][0][2:4] == ["57.00", "60.00"]
     both = metric_comparison({"few": many(record, [50.0] * 2), "ten": ten}, "accuracy")[0]
     assert [lines[0][3] for _, lines in both.sections] == ["", "40.00"]
+
+
+def test_several_measures_in_ten_runs_have_their_worst_tenths_under_the_means(record):
+    ten = many(record, [50.0, 40.0, *[60.0] * 8])
+    names = ["accuracy", "ece", "seconds"]
+    assert len(metric_table(many(record, [50.0] * 9), names).sections) == 1
+    means, (title, lines) = metric_table(ten, names).sections
+    assert means[1][0][1:3] == ["57.00 ± 6.40", "57.00 ± 6.40"]
+    assert title == "worst tenth of the runs"
+    assert lines == [["zero-shot", "40.00", "60.00", "", "all images"]]  # of ECE the highest; time has no runs
+    assert "worst tenth of the runs,zero-shot,40.00,60.00,,all images" in render(ten, "csv", names)
+    both = metric_comparison({"few": many(record, [50.0] * 2), "ten": ten}, names)[0]
+    assert [name for name, _ in both.sections] == ["few", "ten", "ten: worst tenth of the runs"]
 
 
 def test_the_worst_tenth_is_of_runs_not_of_domains(record):

@@ -19,6 +19,7 @@ MODEL = {
     "precision": "fp32",
     "device": "cpu",
 }
+PLAIN = {"kind": "iid", "gamma": None, "classes_present": None, "long_tail": None, "mix_domains": False}
 ELEVEN = published("clip_vit_b16_literature")["averages"]["datasets"]
 
 
@@ -52,7 +53,7 @@ def test_the_rows_average_to_what_the_authors_print(file):
     cub = {"b16": (55.20, 62.23, 66.76), "b32": (52.33, 56.70, 60.48), "l14": (62.03, 70.18, 76.56)}
     printed = {"b16": (64.35, 69.80, 73.81), "b32": (60.97, 65.59, 69.55), "l14": (71.44, 76.00, 79.22)}
     key = file.split("_")[2]
-    datasets = published(file)["datasets"].values()
+    datasets = [published(file)["datasets"][name] for name in ELEVEN]
     for method, other, average in zip(("CLIP", "TransCLIP", "GTA-CLIP"), cub[key], printed[key], strict=True):
         values = [known["methods"][method]["average"] for known in datasets]
         assert (sum(values) + other) / 12 == pytest.approx(average, abs=0.0051)
@@ -63,11 +64,10 @@ def test_a_row_stands_beside_its_own_setting_alone(made):
     online = of(made, "dtd", setting="online")
     assert "none are known for this setting" in why_not(online)
     assert published_rows(online, ["test"]) == []
-    plain = {"kind": "iid", "gamma": None, "classes_present": None, "long_tail": None, "mix_domains": False}
-    drawn = of(made, "dtd", stream={**plain, "classes_present": [1, 4]})
+    drawn = of(made, "dtd", stream={**PLAIN, "classes_present": [1, 4]})
     assert "none are known for this setting" in why_not(drawn)
-    assert why_not(of(made, "dtd", stream=plain)) is None
-    reason = why_not(of(made, "dtd", stream={**plain, "kind": "sorted"}))
+    assert why_not(of(made, "dtd", stream=PLAIN)) is None
+    reason = why_not(of(made, "dtd", stream={**PLAIN, "kind": "sorted"}))
     assert reason.startswith("published numbers are not shown")
     assert reason.endswith("this setting and order of images, and this run has class after class")
 
@@ -131,6 +131,40 @@ def test_averages_stand_beside_their_own_setting_batch_size_and_stream(more, exp
     reported = {row[0].split(" [")[0]: row[-3] for _, rows in table.sections[1:] for row in rows}
     assert expected.items() <= reported.items()
     assert bool(reported) == bool(expected)
+
+
+def test_numbers_by_data_set_average_to_what_is_printed_for_each_setting():
+    """To within what one digit leaves open: half a tenth in each number, and in the average."""
+    found = [each for each in published("clip_vit_b16_literature")["averages"]["scenarios"] if "accuracy" in each]
+    assert len(found) == 20
+    for each in found:
+        assert each["accuracy"].keys() == each["averages"].keys()
+        for method, values in each["accuracy"].items():
+            assert len(values) == len(ELEVEN)
+            assert sum(values) / len(values) == pytest.approx(each["averages"][method], abs=0.1)
+
+
+def test_a_data_set_alone_has_its_column_of_the_tables_over_all(made):
+    few = of(made, "eurosat", setting="episodic", batch_size=64, stream={**PLAIN, "classes_present": [1, 4]})
+    rows = {row.method: row for row in published_rows(few, ["test"])}
+    assert rows["StatA [StatA]"].accuracy == {"test": 56.8}
+    assert rows["MOON [MOON]"].average == 53.7
+    assert {row.divisor for row in rows.values()} == {"images of 1,000 drawn batches"}
+    assert "2607.15851" in render(few)
+    assert published_rows({**few, "batch_size": 65}, ["test"]) == []
+    (table,) = suite_tables([{**few, "dataset": name} for name in ELEVEN])
+    reported = {row[0]: row[1:13] for row in table.sections[1][1]}
+    assert reported["StatA [StatA]"][3] == "56.8"
+    assert reported["MOON [MOON]"][-1] == "74.6"
+
+
+def test_image_by_image_has_numbers_of_its_own(made):
+    rows = {
+        row.method: row.average
+        for row in published_rows(of(made, "imagenet", setting="online", batch_size=1), ["test"])
+    }
+    assert rows["DMN-ZS [DMN]"] == 72.25
+    assert "tuned on test data" in render(of(made, "imagenet-a", setting="online", batch_size=1))
 
 
 def test_averages_are_not_shown_beside_other_images_or_another_model(made):

@@ -313,6 +313,48 @@ def test_asked_to_end_it_tidies_up(number, code, word, inputs, tmp_path, monkeyp
     assert listing(tmp_path) == []
 
 
+@pytest.mark.parametrize(("number", "code", "word"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "interr")])
+def test_asked_to_end_with_the_processes_that_decode_it_says_so_in_one_line(number, code, word, tmp_path, monkeypatch):
+    """As ``timeout``, job schedulers and Ctrl-C ask: the whole group, and SIGTERM may come again."""
+
+    def asked(*arguments):
+        batches = decoding.loader(*arguments)
+        yield next(batches)
+        try:
+            subprocess.run(["kill", f"-{int(number)}", "0"], check=False)  # torch tells who it is from
+        finally:  # tidying up takes a while, and the others have ended by then
+            time.sleep(0.5)
+            if number == signal.SIGTERM:
+                os.kill(os.getpid(), number)
+
+    def alone() -> None:
+        os.setpgrp()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    monkeypatch.setattr(embedder, "loader", asked)
+    done = run(embedding(tmp_path), alone)
+    assert (done.code, len(done.err.splitlines())) == (code, 1), done.err
+    assert word in done.err
+
+
+def test_ctrl_c_while_a_process_that_decodes_starts_is_left_to_the_main_process(tmp_path, monkeypatch):
+    begin = decoding._begin_worker
+
+    def early(number: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        begin(number)
+
+    monkeypatch.setattr(decoding, "_begin_worker", early)
+    done = run(embedding(tmp_path), lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    assert (done.code, "Traceback" in done.err) == (0, False), done.err
+
+
+def embedding(place: Path) -> list[str | Path]:
+    """A run that has pictures decoded by two processes."""
+    words = ["eval", "--dataset", "folder", "--data-dir", make_pictures(place / "own"), "--model", MODEL]
+    return [*words, "--no-cache", "--workers", "2", "--encode-batch-size", "2", "--method", "zero-shot"]
+
+
 def test_an_interrupt_among_the_imports_is_one_line():
     code = (
         "import runpy, sys\n"
