@@ -46,11 +46,10 @@ def test_a_head_that_is_sure_of_everything_is_adapted_like_a_calm_one(factor, sh
 
 
 def test_predictions_more_unequal_than_what_is_agreed_on_are_the_work_of_one_class():
-    rows = torch.eye(4, dtype=torch.float64).log()
-    uneven, one_sided = rows[[0] * 40 + [1] * 25 + [2] * 20 + [3] * 15], rows[[0] * 70 + [1] * 30]
+    uneven, one_sided = torch.tensor([[40.0, 25, 20, 15], [70, 30, 0, 0]], dtype=torch.float64)
 
-    def found(unequal: float, log_g: torch.Tensor) -> bool:
-        return bool(attracted(torch.tensor(unequal, dtype=torch.float64), log_g))
+    def found(unequal: float, predicted: torch.Tensor) -> bool:
+        return bool(attracted(torch.tensor(unequal, dtype=torch.float64), predicted))
 
     assert found(0.05, uneven)
     assert not found(0.15, uneven), "more is agreed on than predicted: the classes are unequal"
