@@ -69,8 +69,11 @@ class Sight:
         """
         s = float(later.trust / self.fitted.trust)
         towards, bias, prior = moved
-        return s * self.gaps + (1 - s) * (self.most if s < 1 else self.least) + prior + later.trust * (
-            reach * towards + bias
+        return (
+            s * self.gaps
+            + (1 - s) * (self.most if s < 1 else self.least)
+            + prior
+            + later.trust * (reach * towards + bias)
         )
 
     def shortfall(self, later: Gaussians, best: Tensor) -> float:

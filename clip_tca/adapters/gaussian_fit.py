@@ -76,7 +76,7 @@ def fit_gaussians(
     rows = Assignment.of(z, log_probabilities(z, g), anchor, amount, moments)
     c = g.n_classes
     if shares is None:  # a first look, all classes alike: the zero-shot shares would exaggerate what g is partial to
-        _, soft, _, _ = rows.run(TRIAL_ROUNDS, lambda _: torch.zeros_like(g_bias), one)
+        _, soft, _ = rows.run(TRIAL_ROUNDS, lambda _: torch.zeros_like(g_bias), one)
         unequal = imbalance(soft.support)
         if n >= 8 * c:
             named = torch.zeros_like(g_bias).index_add(0, rows.named, torch.ones_like(exact(z[:, 0])))
@@ -87,11 +87,11 @@ def fit_gaussians(
         unequal = 1 + shares.square().sum().log() / math.log(max(2, c))
         prior = lambda _: known_prior(shares, n)  # noqa: E731
     ramp = 1 + 4 * (unequal / 0.3).clamp(min(1.0, 30 * c / n), 1.0)
-    fitted, soft, length, predicted = rows.run(rounds, prior, ramp)
+    fitted, soft, predicted = rows.run(rounds, prior, ramp)
     disputed = rows.disputed(predicted) if shares is None else 0 * one  # shares that are known are reason to change
     kept = disputed > KEPT
     axes = rows.axes
-    means, weight, bias = fitted.discriminant(soft, length)
+    means, weight, bias = fitted.discriminant(soft, fitted.mean_length(axes))
     weight = weight @ axes.directions.T
     bias = bias - weight @ axes.centre
     means = means @ axes.directions.T + axes.centre

@@ -35,8 +35,11 @@ class Axes:
     scatter: Tensor
 
     @classmethod
-    def of(cls, z: Tensor, moments: Moments | None = None) -> tuple[Axes, Tensor]:
-        """The axes of the rows of ``z`` ``(n, d)``, and the rows along them ``(n, r)``, in the dtype of ``z``."""
+    def of(cls, z: Tensor, moments: Moments | None = None, order: Tensor | None = None) -> tuple[Axes, Tensor]:
+        """The axes of the rows of ``z`` ``(n, d)``, and the rows along them ``(n, r)``, in the dtype of ``z``.
+
+        The latter come in ``order`` ``(n,)``, if one is given.
+        """
         n, d = z.shape
         if n < d:  # in the span of the rows: n dimensions in place of d
             centre = mean(z)
@@ -49,7 +52,8 @@ class Axes:
         directions = vectors if span is None else span @ vectors
         y, turn, shift = z.new_empty(n, len(values)), directions.to(z.dtype), centre.to(z.dtype)
         for start in range(0, n, CHUNK):
-            y[start : start + CHUNK] = (z[start : start + CHUNK] - shift) @ turn
+            part = z[start : start + CHUNK] if order is None else z[order[start : start + CHUNK]]
+            torch.mm(part - shift, turn, out=y[start : start + CHUNK])
         return cls(n, centre, directions, values.clamp_min(0.0)), y
 
 
@@ -90,6 +94,11 @@ class SoftStatistics:
                 total += part
             else:
                 total.index_add_(0, classes, part.to(total.dtype))
+
+    def same_as(self, other: SoftStatistics, rounding: float) -> bool:
+        """Whether the Gaussians of both differ by rounding alone."""
+        pairs = ((self.counts, other.counts), (self.squares, other.squares), (self.sums, other.sums))
+        return all(bool((a - b).abs().max() <= rounding * b.abs().max()) for a, b in pairs)
 
 
 def prior_images(axes: Axes, soft: SoftStatistics) -> Tensor:
@@ -178,6 +187,15 @@ class Gaussians:
         towards = precise(diagonal, factor, means)
         return cls(totals, kappa, means, diagonal, factor, triangular, towards, log_prior, trust)
 
+    def same_as(self, other: Gaussians, rounding: float) -> bool:
+        """Whether they differ from others, from which they may have been taken, by rounding alone."""
+        prior, trust = (self.log_prior - other.log_prior).abs().amax(), (self.trust - other.trust).abs()
+        return self.factor is other.factor and bool((prior <= rounding) & (trust <= rounding))
+
+    def mean_length(self, axes: Axes) -> Tensor:
+        """Mean ``()`` of ‖yᵢ‖² in the metric S⁻¹, over all rows."""
+        return axes.scatter @ (self.diagonal + self.factor.square().sum(dim=0)) / axes.n
+
     @cached_property
     def squares(self) -> Tensor:
         """m_cᵀS⁻¹m_c ``(c,)``."""
@@ -203,8 +221,7 @@ class Gaussians:
     def discriminant(self, soft: SoftStatistics, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Final means ``(c, r)``, weight ``(c, r)`` and bias ``(c,)`` of β log N(y; m_c, S) + γ log π_c.
 
-        ``length`` is the mean of :meth:`Density.lengths`: about ``length``/n_c of the squared length of an estimated
-        mean is noise.
+        ``length`` is :meth:`mean_length`: about ``length``/n_c of the squared length of an estimated mean is noise.
         """
         totals = soft.counts + self.prior_images
         means = soft.sums / totals[:, None]
@@ -249,12 +266,15 @@ class Density:
             lengths += (y[:, : rows.shape[1]] @ rows.T).square_().sum(dim=1)
         return lengths
 
-    def scores(self, y: Tensor, lengths: Tensor, classes: Tensor | None = None) -> Tensor:
-        """−½β‖yᵢ − m_c‖² ``(n, c)``, or of some ``classes`` ``(k,)`` alone."""
+    def scores(self, y: Tensor, shared: Tensor, classes: Tensor | None = None) -> Tensor:
+        """−½β‖yᵢ − m_c‖² ``(n, c)``, or of some ``classes`` ``(k,)`` alone; ``shared`` ``(n,)`` is −½β‖yᵢ‖²."""
         weight, bias = (self.weight, self.bias) if classes is None else (self.weight[classes], self.bias[classes])
-        return torch.addmm(bias, y, weight.T).add_((self.half * lengths)[:, None])
+        return torch.addmm(bias, y, weight.T).add_(shared[:, None])
 
-    def without_own_share(self, posterior: Tensor, classes: Tensor | None = None) -> Tensor:
-        """What :meth:`scores` are multiplied by where m_c is without q_ic yᵢ: 1 / (1 − q_ic/(n_c+κ))²."""
+    def own_share(self, posterior: Tensor, classes: Tensor | None = None) -> Tensor:
+        """How many times :meth:`scores` has to be added to itself where m_c is to be without q_ic yᵢ.
+
+        That is 1 / (1 − q_ic/(n_c+κ))² − 1.
+        """
         totals = self.totals if classes is None else self.totals[classes]
-        return (posterior / totals).neg_().add_(1).square_().reciprocal_()
+        return (posterior / totals).neg_().add_(1).square_().reciprocal_().sub_(1)

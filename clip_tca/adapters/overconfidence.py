@@ -21,14 +21,15 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from clip_tca.core.tensors import exact
+from clip_tca.core.tensors import exact, is_fake
 
 POWER = 3
 TWICE = 2.0
 LARGEST = 1e4
 """The largest t that is looked for."""
-ROOT_STEPS = 6
-"""Steps of Ridders' method: from the whole range to what float32 rows can tell."""
+CLOSE = 1e-6
+"""How closely the logarithm of a temperature is looked for."""
+MOST_STEPS = 48
 
 
 NEAR = 512
@@ -65,21 +66,25 @@ def temperature(log_g: Tensor, neighbour: Tensor) -> Tensor:
 
 
 def falls_to_zero(value: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """Where a falling function is zero between ``low`` and ``high``; ``low`` where it is below zero all the way.
+    """Where a falling function is zero between ``low`` and ``high``; one of them where it is not zero between them.
 
-    Ridders' method: as safe as bisection, and twice the digits each step. No step looks at a value, which a GPU would
-    have to be waited for.
+    Chandrupatla's method: bisection, and inverse quadratic interpolation where three points lie as that needs them.
     """
-    first, at_low, at_high = low, value(low), value(high)
-    reached = at_low > 0
-    for _ in range(ROOT_STEPS):
-        middle = (low + high) / 2
-        at_middle = value(middle)
-        root = (at_middle.square() - at_low * at_high).clamp_min(torch.finfo(low.dtype).tiny).sqrt()
-        found = torch.minimum(torch.maximum(middle + (middle - low) * at_middle / root, low), high)
-        for point, at_point in ((middle, at_middle), (found, value(found))):
-            above, inside = at_point > 0, (point >= low) & (point <= high)
-            rise, fall = above & inside, ~above & inside
-            low, at_low = torch.where(rise, point, low), torch.where(rise, at_point, at_low)
-            high, at_high = torch.where(fall, point, high), torch.where(fall, at_point, at_high)
-    return torch.where(reached, found, first)
+    a, at_a, b, at_b = high, value(high), low, value(low)
+    outside, nearer = (at_b <= 0) | (at_a > 0), torch.where(at_b <= 0, low, high)
+    part = torch.full_like(low, 0.5)
+    for _ in range(MOST_STEPS):
+        least = CLOSE / (b - a).abs().clamp_min(CLOSE)
+        if not is_fake(low) and bool(outside | (least > 0.5) | (at_a == 0)):
+            break
+        new = a + torch.minimum(torch.maximum(part, least), 1 - least) * (b - a)
+        at_new = value(new)
+        same = (at_new > 0) == (at_a > 0)
+        c, at_c = torch.where(same, a, b), torch.where(same, at_a, at_b)
+        b, at_b = torch.where(same, b, a), torch.where(same, at_b, at_a)
+        a, at_a = new, at_new
+        x, y = (a - b) / (c - b), (at_a - at_b) / (at_c - at_b)
+        curved = at_a * at_c / ((at_b - at_a) * (at_b - at_c))
+        curved = curved + (c - a) / (b - a) * at_a * at_b / ((at_c - at_a) * (at_c - at_b))
+        part = torch.where((y.square() < x) & ((1 - y).square() < 1 - x), curved, 0.5)
+    return torch.where(outside, nearer, torch.where(at_a.abs() < at_b.abs(), a, b))

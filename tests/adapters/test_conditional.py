@@ -51,7 +51,7 @@ def test_leaving_one_out_is_recomputing_the_mean_without_it(generator):
     axes, x, soft = statistics(z, q)
     fitted = gaussians(axes, soft, 0.3)
     density = fitted.density(torch.float64)
-    scores = density.scores(x, density.lengths(x)) * density.without_own_share(q) + fitted.log_prior
+    scores = density.scores(x, density.half * density.lengths(x)) * (1 + density.own_share(q)) + fitted.log_prior
     inverse = precision(fitted)
     for i in (0, 7, 39):
         for c in range(3):
