@@ -16,6 +16,7 @@ from clip_tca.adapters.gaussians import Axes, Gaussians, SoftStatistics
 from clip_tca.adapters.overconfidence import POWER, TWICE, nearest, temperature
 from clip_tca.adapters.rounds import Block, Round
 from clip_tca.adapters.statistics import Moments
+from clip_tca.adapters.symmetric import symmetric_product
 from clip_tca.core.tensors import CHUNK, exact, is_fake
 
 NEIGHBOURS = 3
@@ -47,7 +48,7 @@ def local_covariance(y: Tensor, neighbours: Tensor) -> Tensor:
     for part, near in zip(y.split(CHUNK), neighbours.split(CHUNK), strict=True):
         for column in near.T:
             gap = part - y[column]
-            scatter += gap.T @ gap
+            scatter += symmetric_product(gap, gap)
     return scatter / scatter.trace().clamp_min(torch.finfo(scatter.dtype).tiny)
 
 
@@ -118,8 +119,7 @@ class Assignment:
         """All rows."""
         blocks, size = [], min(CHUNK, max(SMALLEST_BLOCK, CELLS // self.log_g.shape[1]))
         for y, log_g in zip(self.y.split(size), self.log_g.split(size), strict=True):
-            norms = (log_g / self.start_temperature).logsumexp(dim=1, keepdim=True)
-            blocks.append(Block(y, log_g, self.start_temperature, norms))
+            blocks.append(Block(y, log_g, self.start_temperature))
             if self._widths is not None:
                 units = self._widths.square().reciprocal_().to(y.dtype)
                 blocks[-1].reach = float((y.square() @ units).amax().sqrt())

@@ -7,17 +7,18 @@ classes, those that float32 could not tell from nothing are left out of it (:mod
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from clip_tca.adapters.candidates import Drift, Sight, drift
-from clip_tca.adapters.gaussians import Gaussians, SoftStatistics
+from clip_tca.adapters.gaussians import Density, Gaussians, SoftStatistics
 
 EXPECTED = 4.0
-"""By how much best scores may be less than expected when classes are left out; where it is more, it is done again."""
+"""By how much best scores are thought to be less than expected; where it is more, classes are left out once more."""
 
 
 @dataclass
@@ -28,12 +29,11 @@ class Block:
         y: ``(m, r)`` the rows along the axes.
         log_g: ``(m, c)`` log p⁰.
         temperature: ``()`` at which g makes the first assignment.
-        norms: ``(m, 1)`` log Σ_c p⁰ at that temperature.
         reach: The largest of their lengths, in units of the standard deviations along the axes.
         posterior: ``(m, k)`` their last assignment q to ``classes``; None before the first round.
         classes: ``(k,)`` the classes of which they have more than rounding; None for all.
-        lengths: ``(m,)`` their squared lengths in the metric S⁻¹.
-        metric: The factor of S⁻¹ with which these were found.
+        less: By how much their best scores are less than expected, at most, as far as known.
+        lengths: ``(m,)`` their squared lengths in the metric S⁻¹, with its factor: of the first S and of the last.
         first: Their scores for all classes in the first round, where they are sure enough for a bound to be of use.
         last: The same, of the last round in which they were scored for all.
     """
@@ -41,18 +41,34 @@ class Block:
     y: Tensor
     log_g: Tensor
     temperature: Tensor
-    norms: Tensor
     reach: float = math.inf
+    less: float = EXPECTED
     posterior: Tensor | None = None
     classes: Tensor | None = None
-    lengths: Tensor | None = None
-    metric: Tensor | None = None
+    lengths: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     first: Sight | None = None
     last: Sight | None = None
 
+    @cached_property
+    def scale(self) -> Tensor:
+        """1 / Σ_c p⁰^(1/t) ``(m, 1)`` at the temperature of the first assignment."""
+        return self._powers(self.log_g).sum(dim=1, keepdim=True).reciprocal_()
+
     def start(self, log_p: Tensor) -> Tensor:
         """The first assignment, of log p⁰ = ``log_p`` ``(m, k)`` for any classes."""
-        return (log_p / self.temperature).sub_(self.norms).exp_()
+        return self._powers(log_p).mul_(self.scale)
+
+    def _powers(self, log_p: Tensor) -> Tensor:
+        return (log_p / self.temperature).exp_()
+
+    def length(self, fitted: Gaussians, density: Density) -> Tensor:
+        """Squared lengths ``(m,)`` in the metric of ``fitted``."""
+        for metric, lengths in self.lengths:
+            if metric is fitted.factor:
+                return lengths
+        lengths = density.lengths(self.y)
+        self.lengths = [*self.lengths[:1], (fitted.factor, lengths)]
+        return lengths
 
     def predicted(self) -> Tensor:
         """The most likely class of each row ``(m,)``."""
@@ -95,9 +111,7 @@ class Round:
 
         With ``widths`` ``(r,)``, the standard deviations of all rows along the axes, classes are left out by a bound.
         """
-        if block.lengths is None or block.metric is not self.fitted.factor:
-            block.lengths, block.metric = self.density.lengths(block.y), self.fitted.factor
-        shared = self.density.half * block.lengths
+        shared = self.density.half * block.length(self.fitted, self.density)
         scores = None if widths is None else self._bounded(block, shared, widths)
         scores = scores or self._score(block, shared, None)
         classes, log_p, posterior = scores.classes, scores.log_p, scores.total.softmax(dim=1)
@@ -121,9 +135,9 @@ class Round:
         earlier = id(sight.fitted)
         if earlier not in self._drifts:
             self._drifts[earlier] = drift(sight.fitted, self.fitted, widths)
-        bound, expected = sight.bound(self.fitted, self._drifts[earlier], block.reach), EXPECTED
+        bound = sight.bound(self.fitted, self._drifts[earlier], block.reach)
         while True:
-            near = bound + expected > math.log(self.rounding)
+            near = bound + block.less > math.log(self.rounding)
             if block.classes is not None:
                 near[block.classes] = True
             classes = near.nonzero()[:, 0]
@@ -131,9 +145,9 @@ class Round:
                 return None
             scores = self._score(block, shared, classes)
             less = sight.shortfall(self.fitted, scores.total.amax(dim=1) - shared)
-            if less <= expected:
+            if less <= block.less:
                 return scores
-            expected = less
+            block.less = less
 
     def _score(self, block: Block, shared: Tensor, classes: Tensor | None) -> Scores:
         log_p = block.log_g if classes is None else block.log_g[:, classes]
