@@ -87,11 +87,14 @@ class Assignment:
 
     @classmethod
     def of(
-        cls, z: Tensor, log_g: Tensor, anchor: float, shrinkage: float, moments: Moments | None = None
+        cls, z: Tensor, log_g: Tensor, named: Tensor, anchor: float, shrinkage: float, moments: Moments | None = None
     ) -> Assignment:
-        """Of the rows of ``z`` ``(n, d)`` and their log-probabilities ``log_g`` ``(n, c)``, which are overwritten."""
+        """Of the rows of ``z`` ``(n, d)``, their log-probabilities ``log_g`` ``(n, c)`` and the classes that have most.
+
+        ``log_g`` is overwritten.
+        """
         some = spread(z, max(NEIGHBOUR_ROWS, 8 * log_g.shape[1]))
-        named, order = log_g.argmax(dim=1), None
+        order = None
         bounded = log_g.shape[1] > FEW_CLASSES and z.device.type == "cpu" and not is_fake(z)
         if bounded:  # those together that g predicts alike: few classes are left for each block
             order = named.argsort(stable=True)
@@ -117,7 +120,7 @@ class Assignment:
     @cached_property
     def _blocks(self) -> list[Block]:
         """All rows."""
-        blocks, size = [], min(CHUNK, max(SMALLEST_BLOCK, CELLS // self.log_g.shape[1]))
+        blocks, size = [], min(CHUNK, max(SMALLEST_BLOCK, CELLS // max(self.log_g.shape[1], self.y.shape[1])))
         for y, log_g in zip(self.y.split(size), self.log_g.split(size), strict=True):
             blocks.append(Block(y, log_g, self.start_temperature))
             if self._widths is not None:

@@ -152,7 +152,7 @@ class ConditionalTCA(Adapter):
         rows = self._sample.rows()
         shares = self._shares(rows)
         fitted = fit_gaussians(rows, self.classifier, self.shrinkage, self.anchor, self.rounds, shares=shares)
-        fitted = match_confidence(fitted, rows, self.classifier)
+        fitted = match_confidence(fitted, rows)
         matrix, offset = least_move(fitted.classifier, self.classifier)
         return {
             "matrix": matrix,

@@ -41,6 +41,7 @@ class GaussianFit:
         start_temperature: ``()`` of g in the first assignment.
         disputed: ``()`` mean confidence of g, as its neighbours allow it, in the predictions that the Gaussians would
             change; from :data:`KEPT` on the classifier is g.
+        before: ``(n,)`` largest probabilities of g for the rows, and the classes that have them.
     """
 
     classifier: LinearClassifier
@@ -49,6 +50,7 @@ class GaussianFit:
     temperature: Tensor
     start_temperature: Tensor
     disputed: Tensor
+    before: tuple[Tensor, Tensor]
 
 
 def fit_gaussians(
@@ -70,18 +72,21 @@ def fit_gaussians(
     if n < FEWEST_IMAGES:
         centre = mean(z)
         posterior = g.log_probabilities(z).exp()
+        sure, named = posterior.max(dim=1)
         counts = posterior.sum(dim=0)
         means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
-        return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one, one, 0 * one)
+        return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one, one, 0 * one, (sure, named))
     amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
-    rows = Assignment.of(z, log_probabilities(z, g), anchor, amount, moments)
-    c = g.n_classes
+    log_g, c = log_probabilities(z, g), g.n_classes
+    sure, named = log_g.max(dim=1)
+    rows = Assignment.of(z, log_g, named, anchor, amount, moments)
+    del log_g
     if shares is None:  # a first look, all classes alike: the zero-shot shares would exaggerate what g is partial to
         _, soft, _ = rows.run(TRIAL_ROUNDS, lambda _: torch.zeros_like(g_bias), one)
         unequal = imbalance(soft.support)
         if n >= 8 * c:
-            named = torch.zeros_like(g_bias).index_add(0, rows.named, torch.ones_like(exact(z[:, 0])))
-            unequal = torch.where(attracted(unequal, named), 0 * one, unequal)
+            often = torch.zeros_like(g_bias).index_add(0, named, torch.ones_like(exact(sure)))
+            unequal = torch.where(attracted(unequal, often), 0 * one, unequal)
         prior: Prior = lambda support: agreed_prior(support, unequal)  # noqa: E731
     else:
         shares = shares.to(g_weight) / shares.sum()
@@ -100,7 +105,8 @@ def fit_gaussians(
     weight = torch.where(kept, g_weight, weighed * g_weight + weight)
     bias = torch.where(kept, g_bias, weighed * g_bias + bias)
     start = rows.start_temperature * rows.excess
-    return GaussianFit(LinearClassifier(weight, bias), soft.counts, means, one, start, disputed)
+    classifier, before = LinearClassifier(weight, bias), (sure.exp(), named)
+    return GaussianFit(classifier, soft.counts, means, one, start, disputed, before)
 
 
 def log_probabilities(z: Tensor, g: LinearClassifier) -> Tensor:
@@ -112,18 +118,18 @@ def log_probabilities(z: Tensor, g: LinearClassifier) -> Tensor:
     return log_g
 
 
-def match_confidence(fitted: GaussianFit, z: Tensor, g: LinearClassifier) -> GaussianFit:
-    """``fitted`` at the temperature at which its mean confidence in the rows of ``z`` ``(n, d)`` is what one expects.
+def match_confidence(fitted: GaussianFit, z: Tensor) -> GaussianFit:
+    """``fitted`` at the temperature at which its mean confidence in its rows ``z`` ``(n, d)`` is what one expects.
 
     That is the confidence of g, and 0.3 for each prediction that was changed, because about so many more are right.
     """
     if len(z) < FEWEST_IMAGES:
         return fitted  # it is g
-    some = z[:: max(1, len(z) // 8192)]
-    before = log_probabilities(some, g).max(dim=1)
-    after = torch.addmm(fitted.classifier.bias.to(z), some, fitted.classifier.weight.to(z).T)
-    changed = exact(after.argmax(dim=1) != before.indices).mean()
-    temperature = matching_temperature(after, (exact(before.values.exp()).mean() + 0.3 * changed).clamp_max(0.99))
+    some = slice(None, None, max(1, len(z) // 8192))
+    sure, named = (before[some] for before in fitted.before)
+    after = torch.addmm(fitted.classifier.bias.to(z), z[some], fitted.classifier.weight.to(z).T)
+    changed = exact(after.argmax(dim=1) != named).mean()
+    temperature = matching_temperature(after, (exact(sure).mean() + 0.3 * changed).clamp_max(0.99))
     cooled = LinearClassifier(fitted.classifier.weight / temperature, fitted.classifier.bias / temperature)
     return replace(fitted, classifier=cooled, temperature=temperature)
 

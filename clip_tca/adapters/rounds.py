@@ -157,9 +157,10 @@ class Round:
         upper = gaussian + evidence
         if block.posterior is None:
             own = self.density.own_share(block.start(log_p), classes)
-            total = torch.addcmul(upper, gaussian, own)
+            total = torch.addcmul(upper, gaussian, own, out=own)
         elif block.classes is None:
-            total = torch.addcmul(upper, gaussian, self.density.own_share(block.posterior))
+            own = self.density.own_share(block.posterior)
+            total = torch.addcmul(upper, gaussian, own, out=own)
         else:
             own = self.density.own_share(block.posterior, block.classes)
             places = block.classes if classes is None else torch.searchsorted(classes, block.classes)
