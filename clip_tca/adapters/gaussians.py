@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.statistics import Moments, mean
+from clip_tca.adapters.statistics import Moments, StreamMoments, mean
 from clip_tca.adapters.symmetric import BLOCK, eigh, symmetric_product
 from clip_tca.core.tensors import CHUNK, exact
 
@@ -46,7 +46,7 @@ class Axes:
             span, x = torch.linalg.qr((exact(z) - centre).T)
             scatter = x @ x.T
         else:
-            moments = moments or Moments.of(z)
+            moments = moments or StreamMoments.of(z)
             span, centre, scatter = None, moments.mean, moments.scatter
         values, vectors = eigh(scatter)
         directions = vectors if span is None else span @ vectors
