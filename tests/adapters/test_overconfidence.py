@@ -7,7 +7,7 @@ import torch
 
 from clip_tca import ConditionalTCA, LinearClassifier
 from clip_tca.adapters.class_priors import attracted
-from clip_tca.adapters.overconfidence import nearest, temperature
+from clip_tca.adapters.overconfidence import falls_to_zero, nearest, temperature
 
 
 def test_the_nearest_rows_by_hand():
@@ -56,3 +56,17 @@ def test_predictions_more_unequal_than_what_is_agreed_on_are_the_work_of_one_cla
     assert found(0.15, one_sided)
     assert found(0.31, one_sided)
     assert not found(0.55, one_sided), "much may be lost, and it is not clear"
+
+
+@pytest.mark.parametrize("root", [0.001, 0.7, 6.3])
+@pytest.mark.parametrize("steep", [0.05, 1.0, 30.0])
+def test_a_falling_function_is_followed_to_where_it_is_zero(root, steep):
+    low, high = torch.tensor([0.0, 9.0], dtype=torch.float64)
+    for value in (lambda x: (-steep * (x - root)).tanh(), lambda x: (-steep * (x - root)).exp() - 1):
+        assert float(falls_to_zero(value, low, high)) == pytest.approx(root, abs=1e-6)
+
+
+def test_a_function_without_a_zero_ends_where_it_is_nearest():
+    low, high = torch.tensor([0.0, 9.0], dtype=torch.float64)
+    assert float(falls_to_zero(lambda x: -1 - x, low, high)) == 0.0
+    assert float(falls_to_zero(lambda x: 10 - x, low, high)) == 9.0
