@@ -70,6 +70,7 @@ class Assignment:
         told: ``()`` temperature of ``log_g`` that its neighbours ask for.
         bounded: Whether classes are left out by a bound, and rounds that change nothing: that looks at values, which a
             GPU would have to be waited for, and with few classes there is nothing to leave out.
+        before: ``(n,)`` largest probabilities of g, and the classes that have them, in the order of the rows as given.
     """
 
     axes: Axes
@@ -84,17 +85,16 @@ class Assignment:
     excess: Tensor
     told: Tensor
     bounded: bool
+    before: tuple[Tensor, Tensor]
 
     @classmethod
     def of(
-        cls, z: Tensor, log_g: Tensor, named: Tensor, anchor: float, shrinkage: float, moments: Moments | None = None
+        cls, z: Tensor, log_g: Tensor, anchor: float, shrinkage: float, moments: Moments | None = None
     ) -> Assignment:
-        """Of the rows of ``z`` ``(n, d)``, their log-probabilities ``log_g`` ``(n, c)`` and the classes that have most.
-
-        ``log_g`` is overwritten.
-        """
+        """Of the rows of ``z`` ``(n, d)`` and their log-probabilities ``log_g`` ``(n, c)``, which are overwritten."""
         some = spread(z, max(NEIGHBOUR_ROWS, 8 * log_g.shape[1]))
-        order = None
+        sure, named = log_g.max(dim=1)
+        order, before = None, (sure.exp_(), named)
         bounded = log_g.shape[1] > FEW_CLASSES and z.device.type == "cpu" and not is_fake(z)
         if bounded:  # those together that g predicts alike: few classes are left for each block
             order = named.argsort(stable=True)
@@ -108,7 +108,9 @@ class Assignment:
         if is_fake(excess) or bool(excess > 1):
             for part in log_g.split(CHUNK):
                 torch.log_softmax(part / excess, dim=1, out=part)
-        return cls(axes, y, log_g, named, anchor, shrinkage, some, neighbours, told**POWER, excess, told, bounded)
+        return cls(
+            axes, y, log_g, named, anchor, shrinkage, some, neighbours, told**POWER, excess, told, bounded, before
+        )
 
     @cached_property
     def _widths(self) -> Tensor | None:

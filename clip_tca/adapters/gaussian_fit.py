@@ -77,15 +77,13 @@ def fit_gaussians(
         means = posterior.T @ (exact(z) - centre) / (counts + FEWEST_PRIOR_IMAGES)[:, None] + centre
         return GaussianFit(LinearClassifier(g_weight, g_bias), counts, means, one, one, 0 * one, (sure, named))
     amount = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
-    log_g, c = log_probabilities(z, g), g.n_classes
-    sure, named = log_g.max(dim=1)
-    rows = Assignment.of(z, log_g, named, anchor, amount, moments)
-    del log_g
+    rows = Assignment.of(z, log_probabilities(z, g), anchor, amount, moments)  # nobody else holds what it rearranges
+    c = g.n_classes
     if shares is None:  # a first look, all classes alike: the zero-shot shares would exaggerate what g is partial to
         _, soft, _ = rows.run(TRIAL_ROUNDS, lambda _: torch.zeros_like(g_bias), one)
         unequal = imbalance(soft.support)
         if n >= 8 * c:
-            often = torch.zeros_like(g_bias).index_add(0, named, torch.ones_like(exact(sure)))
+            often = torch.zeros_like(g_bias).index_add(0, rows.named, torch.ones_like(exact(z[:, 0])))
             unequal = torch.where(attracted(unequal, often), 0 * one, unequal)
         prior: Prior = lambda support: agreed_prior(support, unequal)  # noqa: E731
     else:
@@ -105,8 +103,7 @@ def fit_gaussians(
     weight = torch.where(kept, g_weight, weighed * g_weight + weight)
     bias = torch.where(kept, g_bias, weighed * g_bias + bias)
     start = rows.start_temperature * rows.excess
-    classifier, before = LinearClassifier(weight, bias), (sure.exp(), named)
-    return GaussianFit(classifier, soft.counts, means, one, start, disputed, before)
+    return GaussianFit(LinearClassifier(weight, bias), soft.counts, means, one, start, disputed, rows.before)
 
 
 def log_probabilities(z: Tensor, g: LinearClassifier) -> Tensor:

@@ -232,7 +232,7 @@ def test_counts_are_close_to_the_truth(wide):
 def test_disputed_is_the_mean_confidence_in_the_predictions_that_change(generator):
     p = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.2, 0.8]], dtype=torch.float64)
     z = torch.randn(4, 3, generator=generator, dtype=torch.float64)
-    rows = Assignment.of(z, p.log(), p.argmax(dim=1), 1.0, 0.3)
+    rows = Assignment.of(z, p.log(), 1.0, 0.3)
     q = torch.tensor([[0.2, 0.8], [0.7, 0.3], [0.9, 0.1], [0.1, 0.9]], dtype=torch.float64)
     assert float(rows.disputed(q.argmax(dim=1))) == pytest.approx((0.9 + 0.7) / 2)
     assert float(rows.disputed(p.argmax(dim=1))) == 0.0
