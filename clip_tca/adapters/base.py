@@ -391,14 +391,15 @@ class Adapter(Estimator):
     def apply(self, rows: Tensor, move: bool = True, score: bool = True) -> tuple[Tensor, Tensor]:
         """Adapted embeddings and logits of finite rows by the solution as it is; what is not asked for has no rows."""
         moved = rows.new_empty(rows.shape if move else (0, rows.shape[1]))
-        scores = []
+        shape = (len(rows) if score else 0, self.classifier.n_classes)
+        scores = rows.new_empty(shape, dtype=compute_dtype(rows.dtype))
         for start in range(0, len(rows), BLOCK):
             prepared = self._prepared(rows[start : start + BLOCK])
             if move:
                 moved[start : start + BLOCK] = self._move(prepared)
             if score:
-                scores.append(self._score(prepared))
-        return moved, torch.cat(scores) if scores else moved[:0]
+                scores[start : start + BLOCK] = self._score(prepared)
+        return moved, scores
 
     def folded(self) -> LinearClassifier:
         """The adapted classifier as plain weight and bias: predicting after adaptation costs what it did before.

@@ -11,8 +11,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from clip_tca.core.tensors import exact
-
 Prior = Callable[[Tensor], Tensor]
 """From the support ``(c,)`` of the classes to γ log π_c ``(c,)``."""
 
@@ -28,17 +26,14 @@ def imbalance(support: Tensor) -> Tensor:
     return 1 + squares.log() / math.log(max(2, len(support)))
 
 
-def attracted(unequal: Tensor, log_g: Tensor) -> Tensor:
+def attracted(unequal: Tensor, predicted: Tensor) -> Tensor:
     """Whether the classes look ``unequal`` because g calls images of other classes by the name of one.
 
-    Where classes are unequal in truth, q and g agree on more unequal shares than g predicts: its errors are spread. A
-    class that attracts others is the other way round. From 0.3 on, where much is lost if the classes are unequal after
-    all, it has to be clearly so, and shares as unequal as 0.4 are not the work of such a class.
+    ``predicted`` ``(c,)`` is how often it predicts each. Where classes are unequal in truth, q and g agree on more
+    unequal shares than g predicts: its errors are spread. A class that attracts others is the other way round. From 0.3
+    on, where much is lost if the classes are unequal after all, it has to be clearly so, and shares as unequal as 0.4
+    are not the work of such a class.
     """
-    named = log_g.argmax(dim=1)
-    predicted = torch.zeros_like(unequal.expand(log_g.shape[1])).index_add(
-        0, named, torch.ones_like(exact(log_g[:, 0]))
-    )
     return (unequal < 0.4) & (unequal < torch.where(unequal < 0.3, 1.1, 0.75) * imbalance(predicted))
 
 

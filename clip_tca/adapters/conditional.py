@@ -18,7 +18,8 @@ keep their names):
 
     n_c = Σᵢ q_ic ,   m_c = Σᵢ q_ic zᵢ / (n_c + κ) ,   Ŝ = Σᵢ_c q_ic (zᵢ−m_c)(zᵢ−m_c)ᵀ / n      (z centred)     (2)
 
-so soft counts, class sums and the total scatter are sufficient. Nine safeguards:
+so soft counts, class sums and the total scatter are sufficient. Of many classes, a round leaves out those of which rows
+have less than rounding, and rounds end when they change nothing (:mod:`clip_tca.adapters.candidates`). Nine safeguards:
 
 * **A start that doubts an over-confident g.** A fine-tuned network is sure also where it errs, and the rounds would
   settle on its errors. The first q is g at the temperature that its opinions of neighbouring images ask for, about 1
@@ -152,7 +153,7 @@ class ConditionalTCA(Adapter):
         rows = self._sample.rows()
         shares = self._shares(rows)
         fitted = fit_gaussians(rows, self.classifier, self.shrinkage, self.anchor, self.rounds, shares=shares)
-        fitted = match_confidence(fitted, rows, self.classifier)
+        fitted = match_confidence(fitted, rows)
         matrix, offset = least_move(fitted.classifier, self.classifier)
         return {
             "matrix": matrix,

@@ -7,7 +7,7 @@ import torch
 
 from clip_tca import ConditionalTCA, LinearClassifier
 from clip_tca.adapters.class_priors import attracted
-from clip_tca.adapters.overconfidence import nearest, temperature
+from clip_tca.adapters.overconfidence import falls_to_zero, nearest, temperature
 
 
 def test_the_nearest_rows_by_hand():
@@ -46,14 +46,27 @@ def test_a_head_that_is_sure_of_everything_is_adapted_like_a_calm_one(factor, sh
 
 
 def test_predictions_more_unequal_than_what_is_agreed_on_are_the_work_of_one_class():
-    rows = torch.eye(4, dtype=torch.float64).log()
-    uneven, one_sided = rows[[0] * 40 + [1] * 25 + [2] * 20 + [3] * 15], rows[[0] * 70 + [1] * 30]
+    uneven, one_sided = torch.tensor([[40.0, 25, 20, 15], [70, 30, 0, 0]], dtype=torch.float64)
 
-    def found(unequal: float, log_g: torch.Tensor) -> bool:
-        return bool(attracted(torch.tensor(unequal, dtype=torch.float64), log_g))
+    def found(unequal: float, predicted: torch.Tensor) -> bool:
+        return bool(attracted(torch.tensor(unequal, dtype=torch.float64), predicted))
 
     assert found(0.05, uneven)
     assert not found(0.15, uneven), "more is agreed on than predicted: the classes are unequal"
     assert found(0.15, one_sided)
     assert found(0.31, one_sided)
     assert not found(0.55, one_sided), "much may be lost, and it is not clear"
+
+
+@pytest.mark.parametrize("root", [0.001, 0.7, 6.3])
+@pytest.mark.parametrize("steep", [0.05, 1.0, 30.0])
+def test_a_falling_function_is_followed_to_where_it_is_zero(root, steep):
+    low, high = torch.tensor([0.0, 9.0], dtype=torch.float64)
+    for value in (lambda x: (-steep * (x - root)).tanh(), lambda x: (-steep * (x - root)).exp() - 1):
+        assert float(falls_to_zero(value, low, high)) == pytest.approx(root, abs=1e-6)
+
+
+def test_a_function_without_a_zero_ends_where_it_is_nearest():
+    low, high = torch.tensor([0.0, 9.0], dtype=torch.float64)
+    assert float(falls_to_zero(lambda x: -1 - x, low, high)) == 0.0
+    assert float(falls_to_zero(lambda x: 10 - x, low, high)) == 9.0

@@ -81,10 +81,12 @@ def test_gaussians(cuda):
     prior = agreed_prior(soft.support, imbalance(soft.support))
     trust, shape = torch.ones_like(prior[0]), local_covariance(y, nearest(y, 3))
     fitted = Gaussians.fit(axes, soft, 0.3, prior, trust, shape)
-    scores, lengths = fitted.leave_one_out(y, start)
-    means, weight, bias = fitted.discriminant(soft, lengths.mean())
+    density = fitted.density(y.dtype)
+    lengths = density.lengths(y)
+    scores = density.scores(y, density.half * lengths) * density.own_share(start.to(y.dtype))
+    means, weight, bias = fitted.discriminant(soft, fitted.mean_length(axes))
     temperature = matching_temperature(scores, start.max(dim=1).values.mean())
-    adapted = LinearClassifier(weight.T, bias)
+    adapted = LinearClassifier(weight, bias)
     on_cuda(scores, means, adapted.exact_logits(z), temperature, *least_move(adapted, g))
 
 
