@@ -48,7 +48,9 @@ class Axes:
         else:
             moments = moments or StreamMoments.of(z)
             span, centre, scatter = None, moments.mean, moments.scatter
-        values, vectors = eigh(scatter)
+        total = scatter.trace().clamp_min(torch.finfo(scatter.dtype).tiny)
+        values, vectors = eigh((scatter / total).to(z.dtype))  # of rows in float32 no more is known than that
+        values, vectors = exact(values) * total, exact(vectors)
         directions = vectors if span is None else span @ vectors
         y, turn, shift = z.new_empty(n, len(values)), directions.to(z.dtype), centre.to(z.dtype)
         for start in range(0, n, CHUNK):
