@@ -6,8 +6,8 @@ An adapter *observes* embeddings (cheap, every batch) and *solves* for its map f
 * always when the learned state (``W_``, …) is read or saved, or when more rows are adapted than the last batch had;
 * when a batch no larger than the last one is adapted (``partial_fit(x); predict(x)``, the online loop): only if the
   images seen since the last solution are a tenth of all, or a sixth from 2,048 images on (``refresh="auto"``), or are
-  ``refresh`` of them; with ``"auto"`` also if the map overrules g far more often on the new images than on those before,
-  as it does when the stream comes to classes that it has not seen.
+  ``refresh`` of them; with ``"auto"`` also if the map overrules g far more often on the new images than on those
+  before, as it does when the stream comes to classes that it has not seen.
 
 So a stream that has ended gives the one-shot result, and batch size 1 costs little for each image.
 
