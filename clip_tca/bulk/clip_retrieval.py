@@ -111,11 +111,11 @@ class ClipRetrievalSink:
         columns = [*result.others.columns, *added]  # type: ignore[union-attr]
         self.table.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
-    def close(self) -> None:
-        """Finish both."""
-        if self.vectors is not None:
-            self.vectors.close()
+    def close(self) -> dict[Path, int]:
+        """Finish both; the checksum of the array."""
+        checksums = {} if self.vectors is None else self.vectors.close()
         self.table.close()
+        return checksums
 
 
 def open_clip_retrieval(folder: Location) -> list[Shard]:

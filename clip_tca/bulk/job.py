@@ -144,9 +144,9 @@ class Job:
         all_units = source.units()
         mine = {i for i in kept if [u for u in all_units if u.shard == i] == [u for u in units if u.shard == i]}
 
-        def finish(shard: int, tally: Tally) -> None:
+        def finish(shard: int, tally: Tally, checksums: dict[Path, int]) -> None:
             if shard in mine:  # of a shard that several processes write, none knows when it is finished
-                output.finish(source.shards[shard].path.name, tally)
+                output.finish(source.shards[shard].path.name, tally, checksums)
 
         def sink_of(unit: WorkUnit) -> Sink:
             return self._sink(output.out, unit, all_units, fitting.bad)
@@ -233,7 +233,7 @@ class Job:
         self,
         units: list[WorkUnit],
         sink_of: Callable[[WorkUnit], Sink],
-        finish: Callable[[int, Tally], None] = lambda _shard, _tally: None,
+        finish: Callable[[int, Tally, dict[Path, int]], None] = lambda _shard, _tally, _checksums: None,
     ) -> Tally:
         """Read, adapt and write, all at the same time, shard after shard; ``finish`` is called after each."""
         apply = Application(self.adapter, self.layout.kinds, self.device, self.labels is not None, self.batch)
@@ -251,8 +251,7 @@ class Job:
                         self._score(checked, result, tally)
                     bar.update(checked.read)
                 if sink is not None:
-                    call(sink.close)
-                    call(finish, shard, tally)
+                    call(lambda sink=sink, shard=shard, tally=tally: finish(shard, tally, sink.close()))
                 total += tally
         if self.batch:
             total.check_rows(1)

@@ -80,9 +80,9 @@ class NamedLabels:
         """Append the output for a block."""
         self.sink.write(replace(result, arrays={**result.arrays, "labels": self.names[result.arrays["labels"]]}))
 
-    def close(self) -> None:
-        """Finish the file."""
-        self.sink.close()
+    def close(self) -> dict[Path, int]:
+        """Finish the files; their checksums."""
+        return self.sink.close()
 
 
 def lay_out(

@@ -123,11 +123,11 @@ def task(text: str) -> tuple[int, int]:
 
 def run(options: argparse.Namespace) -> int:
     """Adapt, and print a summary."""
-    from clip_tca.bulk.allocator import return_large_blocks
+    from clip_tca.bulk.allocator import reuse_large_blocks
     from clip_tca.core.processes import current
 
     check_words(options)
-    return_large_blocks()
+    reuse_large_blocks()
     processes = current()
     job, given = processes.together(lambda: prepare(options, processes))
     if options.fit_only:

@@ -59,8 +59,8 @@ class Block:
 
     def bad(self) -> np.ndarray:
         """Indices of the rows that hold NaN or infinity, counted from the start of the block."""
-        sums = to_tensor(self.z).sum(dim=1, dtype=torch.float64 if self.z.dtype == np.float64 else torch.float32)
-        suspects = np.flatnonzero(~torch.isfinite(sums).numpy())  # or opposite infinities, or an overflow
+        sums = to_tensor(self.z).sum(dim=1)  # in the dtype of the rows: a sum that overflows is one to look into
+        suspects = np.flatnonzero(~torch.isfinite(sums).numpy())
         bad: np.ndarray = suspects[~np.isfinite(self.z[suspects]).all(axis=1)]
         return bad
 
@@ -108,8 +108,8 @@ class Sink(Protocol):
     def write(self, result: Result) -> None:
         """Append the output for a block."""
 
-    def close(self) -> None:
-        """Finish the file."""
+    def close(self) -> dict[Path, int]:
+        """Finish the files; the checksums of those for which they were counted as they were written."""
 
 
 class Shard(ABC):
