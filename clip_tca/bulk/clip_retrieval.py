@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 from clip_tca.core.remote import Location
 from clip_tca.datasets.formats import base
 from clip_tca.datasets.formats.arrays import ArrayShard
-from clip_tca.datasets.formats.base import ROWS, Block, Kind, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.base import ROWS, Block, Result, Shard, Sink, Target
 from clip_tca.datasets.formats.columns import ADDED, FAULTS, regrouped
+from clip_tca.datasets.formats.kinds import Kind
 from clip_tca.datasets.formats.npy import NpyFile
 from clip_tca.datasets.formats.parquet import open_parquet
 

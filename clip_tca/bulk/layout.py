@@ -12,7 +12,8 @@ import numpy as np
 
 from clip_tca.bulk.shards import ShardedEmbeddings
 from clip_tca.core.remote import Location, RemotePath
-from clip_tca.datasets.formats.base import STANDARD, Kind, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.base import STANDARD, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.kinds import Kind
 from clip_tca.datasets.formats.registry import FORMATS
 
 STREAMED = (".arrow", ".ipc")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -14,13 +14,10 @@ import torch
 from clip_tca.core.checks import one_line
 from clip_tca.core.remote import Location, stamp
 from clip_tca.core.tensors import to_tensor
+from clip_tca.datasets.formats.kinds import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Kind = Literal["embeddings", "labels", "scores"]
-KINDS: tuple[Kind, ...] = ("embeddings", "labels", "scores")
-"""What can be written: adapted embeddings, predicted classes, and the probability of each predicted class."""
 
 ROWS = 8192
 """Rows read, adapted and written together, of embeddings of the usual dimensions."""

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from clip_tca.core.remote import Location
 from clip_tca.datasets.formats import base
-from clip_tca.datasets.formats.base import ROWS, Block, Kind, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.base import ROWS, Block, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.kinds import Kind
 
 FAULTS = (pa.ArrowInvalid, pa.ArrowException, OSError)
 """What pyarrow raises for a file that is damaged."""

@@ -15,7 +15,8 @@ import numpy as np
 
 from clip_tca.core.remote import Location
 from clip_tca.datasets.formats.arrays import ArrayFile, ArrayHeader
-from clip_tca.datasets.formats.base import Kind, Result, Target, damaged
+from clip_tca.datasets.formats.base import Result, Target, damaged
+from clip_tca.datasets.formats.kinds import Kind
 
 HEAD = 128
 """Bytes before the rows of a ``.npy`` file of ours, however many rows it has."""
