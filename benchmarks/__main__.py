@@ -35,11 +35,11 @@ def measured(name: str, quick: bool) -> list[dict[str, object]]:
 
 
 def printed(path: Path) -> dict[str, str]:
-    """What a table in a Markdown file, as printed here before, says was measured."""
+    """What a table in a Markdown file, as printed here before, says was measured; if nothing, then before that."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in path.read_text(encoding="utf-8").splitlines()]
     table = [row for row in cells if len(row) > 1]
-    column = table[0].index("measured") if table else 0
-    return {row[0]: row[column] for row in table}
+    before, now = (table[0].index(column) for column in ("before", "measured"))
+    return {row[0]: row[now] or row[before] for row in table}
 
 
 def lines(rows: list[dict[str, object]], before: dict[str, str]) -> list[str]:

@@ -57,7 +57,7 @@ def measure(model: str, images: int, batch: int, device: str = "auto", others: t
         decoding = wall(lambda: decoded.extend(map(encoder.transform, opened)))
         batches = torch.stack(decoded).split(batch)
         encoder.encode_images(batches[0])
-        table, usual = [], default_workers()
+        table, usual = [], default_workers(encoder.device)
         for workers in dict.fromkeys((usual, *others)):
             bare = harness = math.inf
             for turn in range(3):  # in turns, the best of each: other work on the machine comes and goes

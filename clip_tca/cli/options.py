@@ -116,7 +116,12 @@ def add_model(command: argparse.ArgumentParser) -> None:
     add_option("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
     add_option("--skip-bad", action="store_true", default=None, help="continue without images that can't be read")
     add_option("--no-cache", action="store_true", help="neither read nor write the embedding store")
-    add_option("--workers", type=int, metavar="N", help="processes that decode images (default: cores, at most 8)")
+    add_option(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that decode images (default: cores, at most 8; half on a CPU)",
+    )
     add_option("--encode-batch-size", type=positive, metavar="N", help="images encoded together (default: 64)")
 
 
