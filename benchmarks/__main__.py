@@ -1,6 +1,6 @@
 """``python -m benchmarks``: one table of what was measured against its goals, and the same as JSON.
 
-    python -m benchmarks [--only NAME] [--quick] [-o FILE.json]
+    python -m benchmarks [--only NAME] [--quick] [-o FILE.json] [--before FILE.md]
 
 Exits with 0 whether goals are met or not: speed depends on the machine, so it is reported, not tested.
 """
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("fit", "stream", "command", "encode", "threads", "growth")
+NAMES = ("fit", "stream", "adapt", "command", "encode", "threads", "growth", "scale")
 
 
 def measured(name: str, quick: bool) -> list[dict[str, object]]:
@@ -34,15 +34,31 @@ def measured(name: str, quick: bool) -> list[dict[str, object]]:
     return [{"benchmark": name, **row} for row in json.loads(done.stdout.splitlines()[-1])]
 
 
-def lines(rows: list[dict[str, object]]) -> list[str]:
-    """The table in Markdown."""
-    table = ["| what | measured | goal | met | from |", "|---|---:|---:|---|---|"]
+def printed(path: Path) -> dict[str, str]:
+    """What a table in a Markdown file, as printed here before, says was measured; if nothing, then before that."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in path.read_text(encoding="utf-8").splitlines()]
+    table = [row for row in cells if len(row) > 1]
+    before, now = (table[0].index(column) for column in ("before", "measured"))
+    return {row[0]: row[now] or row[before] for row in table}
+
+
+def lines(rows: list[dict[str, object]], before: dict[str, str]) -> list[str]:
+    """The table in Markdown, beside the figures of ``before``."""
+    table = ["| what | before | measured | goal | met | from |", "|---|---:|---:|---:|---|---|"]
     for row in rows:
         met = {True: "yes", False: "**no**", None: ""}[row["met"]]  # type: ignore[index]
         sides = "; ".join(f"{name} {value}" for name, value in row["sides"].items())  # type: ignore[attr-defined]
         goal = str(row["goal"]).replace(">=", "≥").replace("<=", "≤")
-        table.append(f"| {row['what']} | {row['value']:.3g} | {goal} | {met} | {sides} |")
+        table.append(
+            f"| {row['what']} | {before.get(str(row['what']), '')} | {figure(row)} | {goal} | {met} | {sides} |"
+        )
     return table
+
+
+def figure(row: dict[str, object]) -> str:
+    """The value with three digits, and no exponent from a thousand on."""
+    value = float(row["value"])  # type: ignore[arg-type]
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def main() -> None:
@@ -55,7 +71,11 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller measurements")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write JSON")
+    parser.add_argument(
+        "--before", type=Path, metavar="FILE", help="a table that was printed before, to show beside it"
+    )
     options = parser.parse_args()
+    before = printed(options.before) if options.before else {}
     import torch
 
     load = os.getloadavg() if hasattr(os, "getloadavg") else (0.0,)
@@ -70,7 +90,7 @@ def main() -> None:
     for name in options.only or NAMES:
         print(f"{name} …", file=sys.stderr)
         rows += measured(name, options.quick)
-    print(*lines(rows), sep="\n")
+    print(*lines(rows, before), sep="\n")
     print(f"\n{machine['cores']} cores, load {load[0]:.1f} before the first measurement, torch {torch.__version__}")
     if options.output:
         options.output.write_text(

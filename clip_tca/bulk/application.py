@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.core.tensors import to_tensor, unit
-from clip_tca.datasets.formats.base import Block, Kind, Result
+from clip_tca.datasets.formats.base import Block, Result
+from clip_tca.datasets.formats.kinds import Kind
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 from clip_tca.core.remote import Location
 from clip_tca.datasets.formats import base
 from clip_tca.datasets.formats.arrays import ArrayShard
-from clip_tca.datasets.formats.base import ROWS, Block, Kind, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.base import ROWS, Block, Result, Shard, Sink, Target
 from clip_tca.datasets.formats.columns import ADDED, FAULTS, regrouped
+from clip_tca.datasets.formats.kinds import Kind
 from clip_tca.datasets.formats.npy import NpyFile
 from clip_tca.datasets.formats.parquet import open_parquet
 
@@ -111,11 +112,11 @@ class ClipRetrievalSink:
         columns = [*result.others.columns, *added]  # type: ignore[union-attr]
         self.table.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
 
-    def close(self) -> None:
-        """Finish both."""
-        if self.vectors is not None:
-            self.vectors.close()
+    def close(self) -> dict[Path, int]:
+        """Finish both; the checksum of the array."""
+        checksums = {} if self.vectors is None else self.vectors.close()
         self.table.close()
+        return checksums
 
 
 def open_clip_retrieval(folder: Location) -> list[Shard]:

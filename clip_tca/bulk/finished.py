@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,9 +51,10 @@ class Finished:
             self._verified[name] = self._verify(name, files)
         return self._verified[name]
 
-    def finish(self, name: str, files: list[str], tally: Tally) -> None:
-        """Mark a shard whose files are in their place."""
-        self._write(name, {"files": {file: seal(self.place / file) for file in files}, "counts": tally.counts()})
+    def finish(self, name: str, checksums: Mapping[str, int | None], tally: Tally) -> None:
+        """Mark a shard whose files are in their place; a checksum that is not known is found by reading the file."""
+        files = {file: seal(self.place / file, checksum) for file, checksum in checksums.items()}
+        self._write(name, {"files": files, "counts": tally.counts()})
 
     def keep_fit(self, adapter: Adapter | None, tally: Tally) -> None:
         """Keep what the first pass has found, and the adapter if it has learned."""
@@ -102,12 +104,13 @@ class Finished:
         return {path.name for path in self.marks.iterdir()} if self.marks.is_dir() else set()
 
 
-def seal(path: Location) -> list[Any]:
+def seal(path: Location, checksum: int | None = None) -> list[Any]:
     """What a file must look like to be taken as written: size and checksum, or what the store says of its content."""
     if not isinstance(path, Path):
         return stamp(path)
-    checksum = 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            checksum = zlib.crc32(block, checksum)
+    if checksum is None:
+        checksum = 0
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                checksum = zlib.crc32(block, checksum)
     return [path.stat().st_size, checksum]

@@ -141,15 +141,16 @@ class Job:
         if isinstance(output, Staging):
             processes.together(lambda: check_space(self.layout, left, output.folder))
         fitting = self._first_pass(units, output)
-        all_units = source.units()
-        mine = {i for i in kept if [u for u in all_units if u.shard == i] == [u for u in units if u.shard == i]}
+        by_shard = {shard: list(group) for shard, group in groupby(source.units(), key=lambda unit: unit.shard)}
+        own = {shard: list(group) for shard, group in groupby(units, key=lambda unit: unit.shard)}
+        mine = {shard for shard in kept if own[shard] == by_shard[shard]}
 
-        def finish(shard: int, tally: Tally) -> None:
+        def finish(shard: int, tally: Tally, checksums: dict[Path, int]) -> None:
             if shard in mine:  # of a shard that several processes write, none knows when it is finished
-                output.finish(source.shards[shard].path.name, tally)
+                output.finish(source.shards[shard].path.name, tally, checksums)
 
         def sink_of(unit: WorkUnit) -> Sink:
-            return self._sink(output.out, unit, all_units, fitting.bad)
+            return self._sink(output.out, unit, by_shard[unit.shard], fitting.bad)
 
         tally = self._sum(lambda: sum(done, self.adapt_units(rest, sink_of, finish)))
         tally.fitting_seconds = fitting.fitting_seconds
@@ -233,7 +234,7 @@ class Job:
         self,
         units: list[WorkUnit],
         sink_of: Callable[[WorkUnit], Sink],
-        finish: Callable[[int, Tally], None] = lambda _shard, _tally: None,
+        finish: Callable[[int, Tally, dict[Path, int]], None] = lambda _shard, _tally, _checksums: None,
     ) -> Tally:
         """Read, adapt and write, all at the same time, shard after shard; ``finish`` is called after each."""
         apply = Application(self.adapter, self.layout.kinds, self.device, self.labels is not None, self.batch)
@@ -251,8 +252,7 @@ class Job:
                         self._score(checked, result, tally)
                     bar.update(checked.read)
                 if sink is not None:
-                    call(sink.close)
-                    call(finish, shard, tally)
+                    call(lambda sink=sink, shard=shard, tally=tally: finish(shard, tally, sink.close()))
                 total += tally
         if self.batch:
             total.check_rows(1)
@@ -278,7 +278,7 @@ class Job:
         shard = self.layout.source.shards[unit.shard]
         if self.batch or shard.rows is None:
             return self.layout.sink(out, shard)
-        dropped = {other.start: len(bad.get(other.number, ())) for other in units if other.shard == unit.shard}
+        dropped = {other.start: len(bad.get(other.number, ())) for other in units}
         before = sum(count for start, count in dropped.items() if start < unit.start)
         return self.layout.sink(out, shard, unit.start - before, shard.rows - sum(dropped.values()))
 

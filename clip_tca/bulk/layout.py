@@ -12,7 +12,8 @@ import numpy as np
 
 from clip_tca.bulk.shards import ShardedEmbeddings
 from clip_tca.core.remote import Location, RemotePath
-from clip_tca.datasets.formats.base import STANDARD, Kind, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.base import STANDARD, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.kinds import Kind
 from clip_tca.datasets.formats.registry import FORMATS
 
 STREAMED = (".arrow", ".ipc")
@@ -80,9 +81,9 @@ class NamedLabels:
         """Append the output for a block."""
         self.sink.write(replace(result, arrays={**result.arrays, "labels": self.names[result.arrays["labels"]]}))
 
-    def close(self) -> None:
-        """Finish the file."""
-        self.sink.close()
+    def close(self) -> dict[Path, int]:
+        """Finish the files; their checksums."""
+        return self.sink.close()
 
 
 def lay_out(

@@ -99,7 +99,7 @@ class SharedOutput:
         """What an earlier run has counted in a shard that it has finished."""
         return None if self.progress is None else self.progress.finished(name, self.shards[name])
 
-    def finish(self, name: str, tally: Tally) -> None:
+    def finish(self, name: str, tally: Tally, checksums: Mapping[Path, int]) -> None:
         """Put the files of a shard in their place, and mark it."""
         files = self.shards[name]
         if self.progress is not None:
@@ -107,7 +107,7 @@ class SharedOutput:
         for file in files:
             _move(self._folder / file, self.place / file)
         if self.progress is not None:
-            self.progress.finish(name, files, tally)
+            self.progress.finish(name, {file: checksums.get(self._folder / file) for file in files}, tally)
 
     def write_record(self, text: str) -> None:
         """Write the record, after everything else."""

@@ -127,10 +127,10 @@ class Staging:
         """What an earlier run has counted in a shard that it has finished."""
         return None if self.progress is None else self.progress.finished(name, self.shards[name])
 
-    def finish(self, name: str, tally: Tally) -> None:
+    def finish(self, name: str, tally: Tally, checksums: Mapping[Path, int]) -> None:
         """Mark a shard that is written to its end."""
         if self.progress is not None:
-            self.progress.finish(name, self.shards[name], tally)
+            self.progress.finish(name, {file: checksums.get(self.out / file) for file in self.shards[name]}, tally)
 
     def _acquire(self) -> None:
         """Lock the folder against other runs; the system unlocks it when the process ends in any way."""

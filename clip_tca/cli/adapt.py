@@ -11,6 +11,7 @@ from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import adapt_inputs as inputs
 from clip_tca.cli import options as shared
 from clip_tca.core.remote import locate
+from clip_tca.datasets.formats.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     from clip_tca.adapters.base import Adapter
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from clip_tca.bulk.job import Job
     from clip_tca.bulk.tally import Tally
     from clip_tca.core.processes import Processes
-    from clip_tca.datasets.formats.base import Kind
 
 METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
 
@@ -105,8 +105,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def kinds(text: str) -> tuple[Kind, ...]:
     """``embeddings,labels,scores``, or some of them."""
-    from clip_tca.datasets.formats.base import KINDS
-
     words = [word.strip() for word in text.split(",")]
     if any(word not in KINDS for word in words):
         raise argparse.ArgumentTypeError(f"{text!r}; allowed are {', '.join(KINDS)}, with commas between them")
@@ -123,11 +121,12 @@ def task(text: str) -> tuple[int, int]:
 
 def run(options: argparse.Namespace) -> int:
     """Adapt, and print a summary."""
-    from clip_tca.bulk.allocator import return_large_blocks
+    check_words(options)
+    shared.check_inputs(options)
+    from clip_tca.bulk.allocator import reuse_large_blocks
     from clip_tca.core.processes import current
 
-    check_words(options)
-    return_large_blocks()
+    reuse_large_blocks()
     processes = current()
     job, given = processes.together(lambda: prepare(options, processes))
     if options.fit_only:

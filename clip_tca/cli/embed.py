@@ -26,12 +26,13 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Encode, and print how many images there are."""
-    from clip_tca.core.processes import current
-    from clip_tca.evaluation.inputs import Inputs
-
     shared.check_output(options.output)
     if options.output is not None and not options.output.endswith(".safetensors"):
         raise ValueError(f"output: {options.output}; its name must end with .safetensors")
+    shared.check_inputs(options)
+    from clip_tca.core.processes import current
+    from clip_tca.evaluation.inputs import Inputs
+
     embedded = Inputs(options.dataset, **shared.inputs(options)).embed()
     if not current().first:
         return 0

@@ -105,14 +105,11 @@ def method(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate once, or once for each run of a recipe."""
-    from clip_tca.cli.recipe import arguments, find
-    from clip_tca.core.processes import current
-    from clip_tca.evaluation.runner import evaluate
-    from clip_tca.results.rendering import render
-
     shared.check_output(options.output)
     runs = [options]
     if options.recipe is not None:
+        from clip_tca.cli.recipe import arguments, find
+
         lines = arguments(find(options.recipe), options.parser, options.arguments)
         runs = [options.parser.parse_args(line) for line in lines]
         if any(each.dataset is None for each in runs):
@@ -122,6 +119,12 @@ def run(options: argparse.Namespace) -> int:
     metrics = list(dict.fromkeys(name for each in runs for name in each.metric or ()))
     if "unknown_auroc" in metrics and not all(each.unknown_classes for each in runs):
         raise ValueError("metric: unknown_auroc needs unknown classes; add --unknown-classes LIST|K")
+    for each in runs:
+        shared.check_inputs(each)
+    from clip_tca.core.processes import current
+    from clip_tca.evaluation.runner import evaluate
+    from clip_tca.results.rendering import render
+
     records: list[EvaluationRecord] = []
     try:
         for each in runs:

@@ -24,9 +24,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the file, and say what is in it."""
+    shared.check_output(options.output)
+    shared.check_inputs(options)
     from clip_tca.adapters.head_export import export, load_head
 
-    shared.check_output(options.output)
     head = load_head(locate(options.state))
     export(head, Path(options.output))
     classes, dim = head.weight.shape

@@ -22,10 +22,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, solve, and write the state."""
+    shared.check_output(options.output)
+    shared.check_inputs(options)
     from clip_tca.adapters.partial import merge_partials
     from clip_tca.core.remote import locate
 
-    shared.check_output(options.output)
     merged = merge_partials([locate(state) for state in options.states])
     merged.save(options.output)
     count = len(options.states)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import re
 import sys
@@ -12,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from clip_tca.core.checks import check_whole
 from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.datasets.registry import BENCHMARKS
 from clip_tca.results.metrics import METRICS, check_metrics
@@ -114,7 +116,12 @@ def add_model(command: argparse.ArgumentParser) -> None:
     add_option("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
     add_option("--skip-bad", action="store_true", default=None, help="continue without images that can't be read")
     add_option("--no-cache", action="store_true", help="neither read nor write the embedding store")
-    add_option("--workers", type=int, metavar="N", help="processes that decode images (default: cores, at most 8)")
+    add_option(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that decode images (default: cores, at most 8; half on a CPU)",
+    )
     add_option("--encode-batch-size", type=positive, metavar="N", help="images encoded together (default: 64)")
 
 
@@ -254,6 +261,23 @@ def inputs(options: argparse.Namespace) -> dict[str, Any]:
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Those of the options ``names`` that were given."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}
+
+
+def check_inputs(options: argparse.Namespace) -> None:
+    """Raise, before torch is imported, for a file of this machine that is not there, or for a k that is none."""
+    named = vars(options)
+    for name in ("dataset", "text", "head", "labels", "class_names", "load_state", "state", "states"):
+        value = named.get(name) or []
+        for path in value if isinstance(value, list) else [value]:
+            if path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
+                raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file; check its name")
+    folder, source = named.get("data_dir"), named.get("embeddings")
+    if folder is not None and not is_url(folder) and not Path(folder).exists():
+        raise FileNotFoundError(f"{folder}: no such folder; --data-dir names the folder that holds the images")
+    if source not in (None, "-") and not is_url(source) and not Path(source).exists() and not glob.glob(source):
+        raise FileNotFoundError(f"{source}: no such file, folder or pattern; check its name, or give - for a pipe")
+    if named.get("k") is not None:
+        check_whole("k", parse_value(named["k"]), also="auto")
 
 
 def check_output(output: str | Path | None, option: str = "output") -> None:

@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
     """Measure, print the finding, write the files."""
     if options.name is None:
         return list_studies()
+    shared.check_inputs(options)
     from clip_tca.studies.registry import study_class
     from clip_tca.studies.study_run import check_matplotlib, output_files, run_study, save_study
 

@@ -49,7 +49,7 @@ def loader(
     loaded: DataLoader[Any] = DataLoader(
         Reader(domain, transform),  # type: ignore[arg-type]  # a sequence is enough
         batch_sampler=batches,
-        num_workers=min(default_workers() if workers is None else workers, len(batches)),
+        num_workers=min(default_workers(device) if workers is None else workers, len(batches)),
         collate_fn=_collate,
         pin_memory=device.type == "cuda",
         worker_init_fn=_begin_worker,
@@ -99,7 +99,11 @@ def _collate(images: list[Tensor | str]) -> tuple[Tensor | np.ndarray, dict[int,
         return batch.numpy(), reasons
 
 
-def default_workers() -> int:
-    """Worker processes for decoding: the cores this process may use, at most 8; its share of them under torchrun."""
+def default_workers(device: torch.device) -> int:
+    """Worker processes for decoding: the cores this process may use, at most 8; its share of them under torchrun.
+
+    Half as many where the model is on the CPU and needs the cores itself (benchmarks/README.md).
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    share = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(8, max(1, share // 2 if device.type == "cpu" else share))

@@ -42,9 +42,9 @@ class Embedder:
     """Embeds data sets and prompts with an encoder, and keeps the embeddings in a store, if there is one.
 
     Images that can't be read are an error, or left out and counted if ``skip_bad``. ``workers`` are processes that
-    decode; None is the number of cores, at most 8. ``batch`` images are encoded together; it is halved when the device
-    runs out of memory. ``compare`` checks a device against the CPU once, and stores nothing if they differ.
-    ``encoded`` counts images without those found in the store.
+    decode; None is the number of cores, half of it for a model on the CPU, at most 8. ``batch`` images are encoded
+    together; it is halved when the device runs out of memory. ``compare`` checks a device against the CPU once, and
+    stores nothing if they differ. ``encoded`` counts images without those found in the store.
     """
 
     encoder: Encoder
@@ -56,6 +56,11 @@ class Embedder:
     compare: bool = False
     encoded: int = field(default=0, init=False)
     left_out: int = field(default=0, init=False)
+
+    @property
+    def _together(self) -> int:
+        """Images that are decoded and encoded together; not more, or the model would wait long for the first."""
+        return min(self.batch, ON_CPU) if self.encoder.device.type == "cpu" else self.batch
 
     @cached_property
     def _storable(self) -> bool:
@@ -168,7 +173,7 @@ class Embedder:
         with self._bar(sum(len(parts[i]) for i in missing), title) as bar:
             new = self._batches(domain, [parts[i] for i in missing], bar, title)
             for i in missing:
-                batches = [next(new) for _ in range(0, len(parts[i]), self.batch)]
+                batches = [next(new) for _ in range(0, len(parts[i]), self._together)]
                 shard = torch.cat([z for z, _ in batches])
                 bad = {position for _, positions in batches for position in positions}
                 _check_unchanged(domain, parts[i], title)
@@ -184,9 +189,9 @@ class Embedder:
 
         No batch crosses a shard, so a resumed run has the same batches as one that was not interrupted.
         """
-        batches = [list(part[i : i + self.batch]) for part in parts for i in range(0, len(part), self.batch)]
+        size = self._together
+        batches = [list(part[i : i + size]) for part in parts for i in range(0, len(part), size)]
         loaded = loader(domain, self.encoder.transform, batches, self.workers, self.encoder.device)
-        size = min(self.batch, ON_CPU) if self.encoder.device.type == "cpu" else self.batch
         for indices, (images, reasons) in zip(batches, loaded, strict=True):
             if reasons:
                 self._leave_out([f"{title}/{domain.names[indices[i]]}: {reason}" for i, reason in reasons.items()])

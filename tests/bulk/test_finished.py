@@ -42,10 +42,10 @@ def interrupt(monkeypatch, after: int, kind: type = Staging) -> pytest.MonkeyPat
     """Interrupt the next run, as Ctrl-C does, when that many shards are finished."""
     finish, done = kind.finish, []
 
-    def counted(self, name, tally) -> None:
+    def counted(self, name, tally, checksums) -> None:
         if len(done) == after:
             raise KeyboardInterrupt
-        finish(self, name, tally)
+        finish(self, name, tally, checksums)
         done.append(name)
 
     patch = pytest.MonkeyPatch()

@@ -24,6 +24,33 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("eval", "--dataset or --recipe is needed"),
+        ("eval --dataset none.safetensors", "dataset: none.safetensors is not a file"),
+        ("eval --dataset folder --data-dir none", "none: no such folder"),
+        ("eval --dataset pacs --k x", "k: 'x'"),
+        ("adapt none.npy --head pyproject.toml -o out", "none.npy: no such file, folder or pattern"),
+        ("adapt *.none --head pyproject.toml -o out", "*.none: no such file, folder or pattern"),
+        ("adapt pyproject.toml --text none.npy -o out", "text: none.npy is not a file"),
+        ("adapt pyproject.toml --text none.npy -o out --write all", "allowed are embeddings, labels, scores"),
+        ("study k --dataset none.safetensors", "dataset: none.safetensors is not a file"),
+        ("merge none -o state.safetensors", "states: none is not a file"),
+    ],
+)
+def test_a_missing_file_or_a_wrong_word_is_noticed_before_torch_is_imported(words, reason):
+    code = (
+        "import sys; from clip_tca.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words.split()], capture_output=True, text=True, check=True)
+    assert reason in done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_package_imports_torch_only_when_used_and_never_the_model_libraries():
     code = (
         "import sys, clip_tca\nfrom clip_tca import LinearTCA, MLPTCA, ConditionalTCA, ZeroShotClassifier\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from clip_tca.datasets.formats import registry
+from clip_tca.datasets.formats import npy, registry
 from clip_tca.datasets.formats.base import ROWS, VALUES, Block, Result, Target, block_rows
 from clip_tca.datasets.formats.columns import regrouped
 from clip_tca.datasets.formats.npy import NpyWriter
@@ -194,10 +195,21 @@ def test_a_sum_that_overflows_is_no_bad_row():
 
 def test_several_processes_write_one_npy_file(tmp_path):
     for start, stop in ((20, 53), (0, 20)):  # in any order
-        file = NpyWriter(tmp_path / "a.npy", np.dtype("<f2"), 6, start)
+        file = NpyWriter(tmp_path / "a.npy", np.dtype("<f2"), 6, start, 53)
         file.write(Z[start:stop])
-        file.close(53)
+        assert file.close() == {}  # neither has seen the whole file
     assert np.array_equal(np.load(tmp_path / "a.npy"), Z)
+
+
+def test_the_checksum_counted_while_writing_is_that_of_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(npy, "PIECE", 100)
+    monkeypatch.setattr(npy, "BEHIND", 200)
+    path = tmp_path / "a.npy"
+    file = NpyWriter(path, np.dtype("<f2"), 6, rows=53)
+    for part in (Z[:30], Z[30:]):
+        file.write(part)
+    assert file.close() == {path: zlib.crc32(path.read_bytes())}
+    assert np.array_equal(np.load(path), Z)
 
 
 def test_packed_files_are_those_of_the_libraries(tmp_path):

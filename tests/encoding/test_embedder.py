@@ -279,8 +279,15 @@ def test_a_store_removed_in_the_middle_does_not_matter(encoder, folder, tmp_path
     assert torch.equal(z["day"], expected["day"])
 
 
-def test_the_default_number_of_workers_is_that_of_the_cores():
-    assert 1 <= default_workers() <= 8
+@pytest.mark.parametrize(
+    ("cores", "processes", "on_cpu", "elsewhere"),
+    [(1, 1, 1, 1), (2, 1, 1, 2), (6, 1, 3, 6), (64, 1, 8, 8), (64, 16, 2, 4)],
+)
+def test_as_many_workers_as_cores_and_half_where_the_model_needs_them(cores, processes, on_cpu, elsewhere, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(cores)), raising=False)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert default_workers(torch.device("cpu")) == on_cpu
+    assert default_workers(torch.device("cuda")) == elsewhere
 
 
 def test_files_of_the_same_names_and_sizes_are_told_apart(encoder, tmp_path):

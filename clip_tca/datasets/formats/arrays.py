@@ -15,7 +15,8 @@ import numpy as np
 from clip_tca.core.remote import Location
 from clip_tca.core.tensors import Array
 from clip_tca.datasets.formats import base
-from clip_tca.datasets.formats.base import LARGEST, ROWS, Block, Kind, Shard, Sink, Target, damaged
+from clip_tca.datasets.formats.base import LARGEST, ROWS, Block, Shard, Sink, Target, damaged
+from clip_tca.datasets.formats.kinds import Kind
 
 
 class ArrayHeader(NamedTuple):

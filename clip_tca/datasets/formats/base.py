@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -14,13 +14,10 @@ import torch
 from clip_tca.core.checks import one_line
 from clip_tca.core.remote import Location, stamp
 from clip_tca.core.tensors import to_tensor
+from clip_tca.datasets.formats.kinds import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Kind = Literal["embeddings", "labels", "scores"]
-KINDS: tuple[Kind, ...] = ("embeddings", "labels", "scores")
-"""What can be written: adapted embeddings, predicted classes, and the probability of each predicted class."""
 
 ROWS = 8192
 """Rows read, adapted and written together, of embeddings of the usual dimensions."""
@@ -59,8 +56,8 @@ class Block:
 
     def bad(self) -> np.ndarray:
         """Indices of the rows that hold NaN or infinity, counted from the start of the block."""
-        sums = to_tensor(self.z).sum(dim=1, dtype=torch.float64 if self.z.dtype == np.float64 else torch.float32)
-        suspects = np.flatnonzero(~torch.isfinite(sums).numpy())  # or opposite infinities, or an overflow
+        sums = to_tensor(self.z).sum(dim=1)  # in the dtype of the rows: a sum that overflows is one to look into
+        suspects = np.flatnonzero(~torch.isfinite(sums).numpy())
         bad: np.ndarray = suspects[~np.isfinite(self.z[suspects]).all(axis=1)]
         return bad
 
@@ -108,8 +105,8 @@ class Sink(Protocol):
     def write(self, result: Result) -> None:
         """Append the output for a block."""
 
-    def close(self) -> None:
-        """Finish the file."""
+    def close(self) -> dict[Path, int]:
+        """Finish the files; the checksums of those for which they were counted as they were written."""
 
 
 class Shard(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ import pyarrow.compute as pc
 
 from clip_tca.core.remote import Location
 from clip_tca.datasets.formats import base
-from clip_tca.datasets.formats.base import ROWS, Block, Kind, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.base import ROWS, Block, Result, Shard, Sink, Target
+from clip_tca.datasets.formats.kinds import Kind
 
 FAULTS = (pa.ArrowInvalid, pa.ArrowException, OSError)
 """What pyarrow raises for a file that is damaged."""
@@ -126,11 +128,12 @@ class TableSink:
         if self.file is not None:
             self.file.flush()
 
-    def close(self) -> None:
-        """Finish the file; one that came open stays open."""
+    def close(self) -> dict[Path, int]:
+        """Finish the file; one that came open stays open. No checksum."""
         self.writer.close()
         if self.file is not None:
             self.file.flush()
+        return {}
 
 
 def list_columns(schema: pa.Schema) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,10 +15,17 @@ import numpy as np
 
 from clip_tca.core.remote import Location
 from clip_tca.datasets.formats.arrays import ArrayFile, ArrayHeader
-from clip_tca.datasets.formats.base import Kind, Result, Target, damaged
+from clip_tca.datasets.formats.base import Result, Target, damaged
+from clip_tca.datasets.formats.kinds import Kind
 
 HEAD = 128
 """Bytes before the rows of a ``.npy`` file of ours, however many rows it has."""
+
+PIECE = 1 << 20
+"""Bytes written at a time: few enough to be in the processor's cache for the checksum and the copy."""
+
+BEHIND = 1 << 23
+"""Bytes after which the system is told that it need not keep in memory what was written."""
 
 
 def read_header(file: Any) -> ArrayHeader:
@@ -42,32 +51,51 @@ def read_rows(file: IO[bytes], header: ArrayHeader, firsts: range, path: Locatio
 
 
 class NpyWriter:
-    """A ``.npy`` file from row ``start`` on; several processes may each write a range of the same file."""
+    """A ``.npy`` file from row ``start`` on; several processes may each write a range of the same file.
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], width: int | None, start: int = 0) -> None:
+    Where ``rows``, the number of rows in the whole file, is known before, the output is not kept in the system's memory
+    (that is for the input, which is read twice), and a checksum is counted, so that nobody reads it for that.
+    """
+
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], width: int | None, start: int = 0, rows: int | None = None
+    ) -> None:
         """Open or create it; ``width`` None is a vector."""
-        self.dtype, self.width, self.row = dtype, width, start
+        self.path, self.dtype, self.width, self.row, self.rows = path, dtype, width, start, rows
+        self._checksum = None if rows is None or start else zlib.crc32(self._header(rows))
+        self._unsaid = 0
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self.file: IO[bytes] = os.fdopen(handle, "r+b", buffering=0)
         self.file.seek(HEAD + start * dtype.itemsize * (width or 1))
 
     def write(self, values: np.ndarray) -> None:
         """Append rows."""
-        left = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data
-        while left:  # a raw write may stop early, at the edge of a full disk for one
-            left = left[self.file.write(left) :]
+        content = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data
+        for start in range(0, len(content), PIECE):
+            left = content[start : start + PIECE]
+            if self._checksum is not None:
+                self._checksum = zlib.crc32(left, self._checksum)
+            while left:  # a raw write may stop early, at the edge of a full disk for one
+                left = left[self.file.write(left) :]
         self.row += len(values)
+        self._unsaid += len(content)
+        if self.rows is not None and self._unsaid >= BEHIND and hasattr(os, "posix_fadvise"):
+            self._unsaid = 0
+            with suppress(OSError):  # this also has the disk begin to write what it has not written
+                os.posix_fadvise(self.file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def close(self, rows: int | None = None) -> None:
-        """Write the header, for ``rows`` rows in all (by default those up to here)."""
-        rows = self.row if rows is None else rows
+    def close(self) -> dict[Path, int]:
+        """Write the header; the checksum, if all rows are from here."""
+        rows = self.row if self.rows is None else self.rows
+        self.file.seek(0)
+        self.file.write(self._header(rows))
+        self.file.close()
+        return {} if self._checksum is None or self.row != rows else {self.path: self._checksum}
+
+    def _header(self, rows: int) -> bytes:
         shape = f"({rows},)" if self.width is None else f"({rows}, {self.width})"
         text = f"{{'descr': {self.dtype.str!r}, 'fortran_order': False, 'shape': {shape}, }}"
-        self.file.seek(0)
-        self.file.write(
-            b"\x93NUMPY\x01\x00" + (HEAD - 10).to_bytes(2, "little") + text.ljust(HEAD - 11).encode() + b"\n"
-        )
-        self.file.close()
+        return b"\x93NUMPY\x01\x00" + (HEAD - 10).to_bytes(2, "little") + text.ljust(HEAD - 11).encode() + b"\n"
 
 
 class NpySink:
@@ -75,9 +103,8 @@ class NpySink:
 
     def __init__(self, target: Target, name: str, dim: int) -> None:
         """Open the files; the array of embeddings has no name in them."""
-        self.rows = target.rows
         self.files = {
-            kind: NpyWriter(path, target.dtypes[kind], dim if kind == "embeddings" else None, target.start)
+            kind: NpyWriter(path, target.dtypes[kind], dim if kind == "embeddings" else None, target.start, target.rows)
             for kind, path in target.paths.items()
         }
 
@@ -86,10 +113,9 @@ class NpySink:
         for kind, file in self.files.items():
             file.write(result.arrays[kind])
 
-    def close(self) -> None:
-        """Finish the files."""
-        for file in self.files.values():
-            file.close(self.rows)
+    def close(self) -> dict[Path, int]:
+        """Finish the files; their checksums."""
+        return {path: checksum for file in self.files.values() for path, checksum in file.close().items()}
 
 
 class PackedSink(NpySink, ABC):
@@ -102,12 +128,13 @@ class PackedSink(NpySink, ABC):
         self.parts = {kind: self.path.with_name(f".{self.path.name}.{kind}") for kind in target.paths}
         super().__init__(Target(self.parts, target.dtypes), name, dim)
 
-    def close(self) -> None:
-        """Pack, and remove the parts."""
+    def close(self) -> dict[Path, int]:
+        """Pack, and remove the parts; no checksum."""
         super().close()
         self._pack()
         for part in self.parts.values():
             part.unlink()
+        return {}
 
     @abstractmethod
     def _pack(self) -> None:
