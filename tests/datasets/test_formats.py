@@ -232,7 +232,7 @@ def test_packed_files_are_those_of_the_libraries(tmp_path):
 
 def test_every_format_has_a_module_and_every_module_a_suffix():
     modules = {path.stem for path in Path(registry.__file__).parent.glob("*.py")}
-    shared = {"__init__", "arrays", "base", "columns", "registry", "stream"}
+    shared = {"__init__", "arrays", "base", "columns", "kinds", "registry", "stream"}
     assert {name.split(".")[0] for name in registry.FORMATS.values()} == modules - shared
 
 
