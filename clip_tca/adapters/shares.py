@@ -135,12 +135,13 @@ def estimate_shares(
     span = torch.linalg.qr(weight.T).Q  # (d, min(c, d))
     weight, mean, sigma = weight @ span, target.mean @ span, span.T @ sigma @ span
     tried_rows = spread(rows, SOURCE_ROWS)
-    inside, source, group = exact(some) @ span - mean, exact(rows[tried_rows]) @ span, group[tried_rows]
+    inside, source, group = (some @ span.to(some)) - mean.to(some), exact(rows[tried_rows]) @ span, group[tried_rows]
 
     def predicted(shares: Tensor) -> Tensor:
         moments = Moments.weighted(source, row_weights(shares, group))
         w = monge(sigma, shrink(moments.covariance(), ledoit_wolf_shrinkage(moments)))
-        return torch.addmm(bias, torch.addmm(moments.mean, inside, w), weight.T).argmax(dim=1)
+        turned, offset = w @ weight.T, torch.addmv(bias, weight, moments.mean)
+        return torch.addmm(offset.to(inside), inside, turned.to(inside)).argmax(dim=1)
 
     wanted = exact(torch.bincount(judge, minlength=c)) + 1
     estimated = exact(torch.bincount(answer_of_all, minlength=c)) + 0.5
