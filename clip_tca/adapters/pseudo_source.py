@@ -132,7 +132,7 @@ class PseudoSourceBank(Accumulator):
     def _contenders(self, z: Tensor) -> Tensor:
         """Those rows of ``z`` ``(n, d)`` of which float32 can't tell that they are not certain enough; all are counted.
 
-        Of the others it can tell the predicted class, too. They cost a third, and next to no memory.
+        Of the others it can tell the predicted class, too, and they are not copied to float64.
         """
         weight, bias = self.classifier.weight.to(z), self.classifier.bias.to(z)
         p = torch.addmm(bias[:, None], weight, z.T).softmax(dim=0)  # classes first: sums over few of them are fast
