@@ -4,10 +4,9 @@ An adapter *observes* embeddings (cheap, every batch) and *solves* for its map f
 ``fit`` forgets, observes everything and solves. ``partial_fit`` only observes. The map is solved again when it is due:
 
 * always when the learned state (``W_``, …) is read or saved, or when more rows are adapted than the last batch had;
-* when a batch no larger than the last one is adapted (``partial_fit(x); predict(x)``, the online loop): only if the
-  images seen since the last solution are a tenth of all, or a sixth from 2,048 images on (``refresh="auto"``), or are
-  ``refresh`` of them; with ``"auto"`` also if the map overrules g far more often on the new images than on those
-  before, as it does when the stream comes to classes that it has not seen.
+* when a batch no larger than the last one is adapted (``partial_fit(x); predict(x)``, the online loop): only if
+  ``refresh`` images have been seen since the last solution; with ``refresh="auto"``, if they are a quarter to a half of
+  all, or a tenth to a sixth where they are unlike those before (:mod:`clip_tca.adapters.schedule`).
 
 So a stream that has ended gives the one-shot result, and batch size 1 costs little for each image.
 
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
@@ -32,6 +30,7 @@ from clip_tca.adapters.accumulator import Accumulator
 from clip_tca.adapters.attributes import Normalize
 from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.adapters.estimator import Estimator
+from clip_tca.adapters.schedule import Schedule
 from clip_tca.adapters.state import SavedState, read_state, save_state
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_flag, check_whole
@@ -61,12 +60,6 @@ BLOCK = 1024
 
 TOGETHER = 256
 """Rows of a stream that wait to be observed together until the next solution: single rows would cost far more."""
-
-LATER = 2048
-"""Images of a stream from which a sixth of new ones, not a tenth, is reason to solve again."""
-
-JUDGED = 16
-"""New images of a stream after which it is asked whether the map still fits them."""
 
 
 @contextmanager
@@ -99,7 +92,7 @@ class Adapter(Estimator):
     linear: ClassVar[bool]
     """Whether the adapted classifier is linear in the embeddings, so that it can be folded and exported."""
 
-    _seen = _pending = _last = _held = _fresh = 0
+    _seen = _held = 0
     _device = cast("torch.device | None", None)
 
     @classmethod
@@ -137,6 +130,10 @@ class Adapter(Estimator):
         """The map for everything observed so far, by name."""
 
     @abstractmethod
+    def _about(self) -> tuple[Tensor, Tensor]:
+        """Mean ``(d,)`` and variance ``()``, over all dimensions, of the rows that the map was solved for."""
+
+    @abstractmethod
     def _move(self, z: Tensor) -> Tensor:
         """Adapted embeddings of prepared rows."""
 
@@ -170,12 +167,11 @@ class Adapter(Estimator):
     def begin(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
         """Forget everything; what follows is a stream of rows of ``dtype`` on ``device``, from row ``first`` on."""
         self._device, self._dtype = device, compute_dtype(dtype)
-        self._seen = self._pending = self._last = self._held = self._fresh = 0
+        self._seen = self._held = 0
         self._solution: dict[str, Tensor] = {}
         self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         self._waiting: list[Tensor] = []
-        self._unjudged: deque[Tensor] = deque(maxlen=JUDGED)  # bounded, though nobody may ever predict
-        self._overruled = self._judged = 0
+        self._schedule = Schedule()
         self._accumulators = self._declare(device, self._dtype, first)
 
     @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside
@@ -257,9 +253,8 @@ class Adapter(Estimator):
 
     def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
         if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
-            self._waiting.append(self._prepared(rows.clone()))
-            self._unjudged.append(self._waiting[-1])
-            self._fresh += len(rows)
+            last = self._prepared(rows if self.normalize else rows.clone())  # the caller may use its tensor again
+            self._waiting.append(last)
             self._held += len(rows)
             if self._held >= TOGETHER:
                 self._settle()
@@ -268,10 +263,10 @@ class Adapter(Estimator):
             for start in range(0, len(rows), CHUNK):
                 part = slice(start, start + CHUNK)
                 also = (None if extra is None else extra[part] for extra in (labels, logits))
-                self._observe(self._prepared(rows[part]), *also)
+                last = self._prepared(rows[part])
+                self._observe(last, *also)
         self._seen += len(rows)
-        self._pending += len(rows)
-        self._last = len(rows)
+        self._schedule.add(len(rows), last if self._solution and logits is None else None)
 
     def _settle(self) -> None:
         """Observe the rows that wait."""
@@ -296,13 +291,10 @@ class Adapter(Estimator):
 
     def use(self, solution: dict[str, Tensor]) -> None:
         """Apply a solution that was found elsewhere, by another process, for what all have observed."""
-        self._solution, self._pending = solution, 0
-        self._judge_anew()
+        self._solution = solution
+        self._schedule.solved()
+        self._solved_for: tuple[Tensor, Tensor] | None = None
         self._cast.clear()
-
-    def _judge_anew(self) -> None:
-        self._unjudged.clear()
-        self._fresh = 0
 
     @property
     def solution(self) -> dict[str, Tensor]:
@@ -316,7 +308,7 @@ class Adapter(Estimator):
 
     def _update(self) -> None:
         self._require_fitted()
-        if self._pending or not self._solution:
+        if self._schedule.pending or not self._solution:
             self.solve()
 
     # -- several streams, several processes ----------------------------------------------------------------------------
@@ -339,8 +331,8 @@ class Adapter(Estimator):
         self._settle()
         other._settle()
         self._seen += other._seen
-        self._pending += other._seen
-        self._last = other._last
+        self._schedule.add(other._seen)
+        self._schedule.last = other._schedule.last
         for name, accumulator in self._accumulators.items():
             accumulator.merge(other._accumulators[name])
 
@@ -390,6 +382,8 @@ class Adapter(Estimator):
 
     def apply(self, rows: Tensor, move: bool = True, score: bool = True) -> tuple[Tensor, Tensor]:
         """Adapted embeddings and logits of finite rows by the solution as it is; what is not asked for has no rows."""
+        if len(rows) <= BLOCK and not move:  # single images of a stream: nothing to be put together
+            return rows[:0], self._score(self._prepared(rows))
         moved = rows.new_empty(rows.shape if move else (0, rows.shape[1]))
         shape = (len(rows) if score else 0, self.classifier.n_classes)
         scores = rows.new_empty(shape, dtype=compute_dtype(rows.dtype))
@@ -447,7 +441,11 @@ class Adapter(Estimator):
         return SavedState(
             kind=type(self).__name__,
             options=self.parameters(),
-            counters={"seen": self._seen, "last": self._last, "dtype": str(self._dtype).removeprefix("torch.")},
+            counters={
+                "seen": self._seen,
+                "last": self._schedule.last,
+                "dtype": str(self._dtype).removeprefix("torch."),
+            },
             shape=(self.classifier.dim, self.classifier.n_classes),
             classifier=self.classifier.fingerprint(),
             tensors={**tensors, **parts},
@@ -474,12 +472,12 @@ class Adapter(Estimator):
             sizes = {"d": classifier.dim, "c": classifier.n_classes}
             for name, accumulator in adapter._accumulators.items():
                 accumulator.restore(saved.part(name), sizes)
-            adapter._seen, adapter._last = saved.counters["seen"], saved.counters["last"]
+            adapter._seen, adapter._schedule.last = saved.counters["seen"], saved.counters["last"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{path}: a part of the saved state is missing or wrong ({error}); save it again"
             ) from None
-        adapter._solution = saved.part("solution")
+        adapter.use(saved.part("solution"))
         return adapter
 
     # -- what comes in -------------------------------------------------------------------------------------------------
@@ -499,19 +497,21 @@ class Adapter(Estimator):
         """Checked rows, with a map that is fresh enough for them."""
         self._require_fitted()
         rows = self._checked(z)
-        wait = max(1, self._seen // (10 if self._seen < LATER else 6)) if self.refresh == "auto" else self.refresh
-        if not self._solution or self._pending >= wait or len(rows) > self._last:
+        schedule = self._schedule
+        if not self._solution or len(rows) > schedule.last:
             self._update()
-        elif self.refresh == "auto" and self._fresh >= JUDGED:
-            recent = torch.cat(list(self._unjudged))
-            self._judge_anew()
-            overruled, usual = self._count_overruled(recent), len(recent) * (self._overruled + 1) / (self._judged + 8)
-            if overruled > usual + 2 * usual**0.5 + 4:
+        elif self.refresh != "auto":
+            if schedule.pending >= self.refresh:
                 self._update()
-                overruled = self._count_overruled(recent)
-            self._overruled += overruled
-            self._judged += len(recent)
+        elif schedule.pending and schedule.due(self._seen, self._count_overruled, self._before):
+            self._update()
         return rows
+
+    def _before(self) -> tuple[Tensor, Tensor]:
+        """What :meth:`_about` says, found once for each solution."""
+        if self._solved_for is None:
+            self._solved_for = self._about()
+        return self._solved_for
 
     def _count_overruled(self, z: Tensor) -> int:
         """For how many prepared rows the map and g predict different classes."""

@@ -176,6 +176,11 @@ class ConditionalTCA(Adapter):
             return torch.bincount(self.classifier.exact_logits(rows).argmax(dim=1), minlength=c)
         return None if isinstance(self.shares, str) else share_vector(self.shares, self.classifier)
 
+    def _about(self) -> tuple[Tensor, Tensor]:
+        rows = self._sample.rows()
+        mean = rows.mean(dim=0)
+        return mean, rows.square().sum(dim=1).mean() - mean.square().sum()
+
     def _move(self, z: Tensor) -> Tensor:
         return torch.addmm(self._solved("offset", z), z, self._solved("matrix", z))
 

@@ -218,6 +218,9 @@ class LinearTCA(Adapter):
         amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
         return shrink(moments.covariance(), amount)
 
+    def _about(self) -> tuple[Tensor, Tensor]:
+        return self._solution["mean"], self._solution["covariance"].trace()
+
     # -- apply ---------------------------------------------------------------------------------------------------------
 
     def _move(self, z: Tensor) -> Tensor:

@@ -126,8 +126,10 @@ def unit(z: Tensor) -> Tensor:
     """Rows scaled to length one; a row of zeros stays zero."""
     z = z.to(compute_dtype(z.dtype))
     length: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    if not is_fake(z) and len(z) and 1e-12 < float(length.min()) <= float(length.max()) < 1e12:
-        return torch.div(z, length)
+    if not is_fake(z) and len(z):
+        shortest, longest = (float(length),) * 2 if len(z) == 1 else map(float, torch.aminmax(length))
+        if 1e-12 < shortest <= longest < 1e12:
+            return torch.div(z, length)
     peak = z.abs().amax(dim=-1, keepdim=True)  # divided out first, lest squares over- or underflow
     z = torch.div(z, torch.where(peak > 0, peak, 1.0))
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)

@@ -1,8 +1,8 @@
 """Streams in batches of 1 to 1024: accuracy during the stream, and the estimation error of the pseudo-source.
 
 Each batch is predicted after the statistics have been updated with it (setting ``online``). The map is solved again
-when a tenth of all images is new, or a sixth of many (``refresh="auto"``), at every batch size, so that nothing but the
-size differs. The paper does not define its *pseudo-source estimation error*; here it is the correlation distance
+as ``refresh="auto"`` has it (:mod:`clip_tca.adapters.schedule`), at every batch size, so that nothing but the size
+differs. The paper does not define its *pseudo-source estimation error*; here it is the correlation distance
 ‖Σ̂_s − Σ_s‖²_F / 4d² of the pseudo-source at the end of the stream to the source (the reference domain). ``agreement``
 is the share of predictions during the stream that equal those of one fit on the whole stream.
 """

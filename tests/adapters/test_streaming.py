@@ -70,4 +70,4 @@ def test_a_stream_that_nobody_predicts_keeps_no_rows_for_judging(shifted):
     stream = ConditionalTCA(shifted.g).fit(shifted.z)
     for row in shifted.z:
         stream.partial_fit(row[None])
-    assert sum(map(len, stream._unjudged)) == 16
+    assert sum(map(len, stream._schedule._unjudged)) == 16
