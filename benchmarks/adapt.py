@@ -6,7 +6,8 @@ Makes float16 embeddings in shards, then measures, by the clock and with one thr
 - the second pass of the command (embeddings read; adapted embeddings and labels written) against Z W and Z W text on
   ready tensors, in turns; beside it *copying*, the same files read and written with nothing computed: where that takes
   longer than the products, the disk is the limit;
-- two processes against one, both passes, and whether they write the same;
+- two processes against one, both passes, and whether they write the same; *at most* is what two cores allow, of which
+  one process uses more than one, since it reads and writes while it computes;
 - peak resident memory of the command above that of a process that only imports torch.
 """
 
@@ -60,9 +61,10 @@ def make(folder: Path, rows: int, dim: int = 512, classes: int = 100) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a command took: seconds on the clock, peak resident bytes of its largest process, and its record's cost."""
+    """What a command took: by the clock and of processor time, peak bytes of its largest process, its record's cost."""
 
     seconds: float
+    used: float
     peak: int
     cost: dict[str, float]
 
@@ -75,7 +77,7 @@ class Run:
 def run(words: list[str], out: Path | None = None) -> Run:
     """Run Python with ``words``, one thread for each process; ``out`` is the folder that has the record."""
     code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
-    code += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    code += "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime, used.ru_maxrss)"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     began = time.perf_counter()
     done = subprocess.run(  # noqa: S603
@@ -88,7 +90,8 @@ def run(words: list[str], out: Path | None = None) -> Run:
     took = time.perf_counter() - began
     unit = 1 if sys.platform == "darwin" else 1024
     cost = {} if out is None else json.loads((out / RECORD).read_text())["cost"]
-    return Run(took, int(done.stdout.split()[-1]) * unit, cost)
+    used, peak = done.stdout.split()[-2:]
+    return Run(took, float(used), int(peak) * unit, cost)
 
 
 def adapted(source: Path, out: Path, processes: int = 1) -> Run:
@@ -179,6 +182,7 @@ def measure(folder: Path, rows: int, dim: int = 512, classes: int = 100, turns: 
     for count in (1, 2):
         shutil.rmtree(folder / f"out-{count}")
     above = (one.peak - idle.peak) / 1e6
+    cores = 2 * one.passes / max(one.passes, one.used - idle.used)
     return [
         second_pass(source, folder / "out", turns),
         Row(
@@ -188,6 +192,7 @@ def measure(folder: Path, rows: int, dim: int = 512, classes: int = 100, turns: 
             {
                 "one": f"{one.passes:.1f} s",
                 "two": f"{two.passes:.1f} s",
+                "at most": f"{cores:.2f}",
                 "with starting": f"{one.seconds:.1f} and {two.seconds:.1f} s",
                 "same files": str(same).lower(),
             },

@@ -2,8 +2,10 @@
 
     python benchmarks/encode.py [--model ViT-B-16-quickgelu] [--images 192] [--batch 64]
 
-Bare: the model on ready tensors, same batch size. Harness: pictures decoded and preprocessed in worker processes beside
-it, shards written to the store. Weights are random: speed does not depend on them. All by the clock, on all cores.
+Bare: the model on ready tensors, by as many as the harness takes at once. Harness: pictures decoded and preprocessed in
+worker processes beside it, shards written to the store. Weights are random: speed does not depend on them. All by the
+clock, on all cores. *At most* is what is left for the model on a CPU if decoding takes its time from the same cores and
+nothing else is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from benchmarks.measure import Row, wall
 from clip_tca.datasets.folder import load_folder
 from clip_tca.datasets.pictures import decode
 from clip_tca.encoding.decoding import default_workers
-from clip_tca.encoding.embedder import Embedder
+from clip_tca.encoding.embedder import ON_CPU, Embedder
 from clip_tca.encoding.open_clip import OpenClipEncoder
 from clip_tca.encoding.store import Store
 
@@ -55,7 +57,8 @@ def measure(model: str, images: int, batch: int, device: str = "auto", others: t
         decoded: list[torch.Tensor] = []
         opened = (decode(domain.picture(i)) for i in range(len(domain)))
         decoding = wall(lambda: decoded.extend(map(encoder.transform, opened)))
-        batches = torch.stack(decoded).split(batch)
+        on_cpu = encoder.device.type == "cpu"
+        batches = torch.stack(decoded).split(min(batch, ON_CPU) if on_cpu else batch)
         encoder.encode_images(batches[0])
         table, usual = [], default_workers(encoder.device)
         for workers in dict.fromkeys((usual, *others)):
@@ -73,6 +76,7 @@ def measure(model: str, images: int, batch: int, device: str = "auto", others: t
                         "harness": f"{images / harness:.1f} images/s",
                         "bare": f"{images / bare:.1f}",
                         "decoding alone, one core": f"{images / decoding:.0f}",
+                        **({"at most": f"{bare / (bare + decoding / (os.cpu_count() or 1)):.3f}"} if on_cpu else {}),
                     },
                 )
             )

@@ -278,13 +278,6 @@ def ledoit_wolf_shrinkage(moments: Moments) -> Tensor:
     return torch.where((distance > 0) & (noise > 0), noise / distance, zero)
 
 
-def ledoit_wolf(z: Tensor) -> tuple[Tensor, float]:
-    """Ledoit–Wolf covariance (maximum-likelihood scaling, 1/n) and its shrinkage, as scikit-learn defines them."""
-    moments = Moments.of(z)
-    amount = ledoit_wolf_shrinkage(moments)
-    return shrink(moments.scatter / moments.n, amount), float(amount)
-
-
 def coral_distance(a: Tensor, b: Tensor) -> Tensor:
     """The paper's correlation distance of two covariances, ‖A − B‖²_F / 4d²."""
     return (a - b).square().sum() / (4 * a.shape[0] ** 2)
