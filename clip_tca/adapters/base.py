@@ -5,8 +5,8 @@ An adapter *observes* embeddings (cheap, every batch) and *solves* for its map f
 
 * always when the learned state (``W_``, …) is read or saved, or when more rows are adapted than the last batch had;
 * when a batch no larger than the last one is adapted (``partial_fit(x); predict(x)``, the online loop): only if
-  ``refresh`` images have been seen since the last solution; with ``refresh="auto"``, if they are a quarter to a half of
-  all, or a tenth to a sixth where they are unlike those before (:mod:`clip_tca.adapters.schedule`).
+  ``refresh`` images have been seen since the last solution; with ``refresh="auto"``, if they are a tenth of all, or up
+  to half of all as long as the stream stays as it is (:mod:`clip_tca.adapters.schedule`).
 
 So a stream that has ended gives the one-shot result, and batch size 1 costs little for each image.
 
@@ -171,7 +171,7 @@ class Adapter(Estimator):
         self._solution: dict[str, Tensor] = {}
         self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         self._waiting: list[Tensor] = []
-        self._schedule = Schedule()
+        self._schedule = Schedule(self.classifier.n_classes)
         self._accumulators = self._declare(device, self._dtype, first)
 
     @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside

@@ -4,8 +4,8 @@ After a solution, the mean of the new images is compared with that of all before
 alike differ by ‖gap‖² ≈ v(1/m + 1/n), with v the variance of the images over all dimensions: a stream is *steady* as
 long as the gap is no larger than :data:`SLACK` times that. A map is due
 
-* in a steady stream, when the new images are a quarter of all, or half of all from :data:`MANY` images on;
-* in one that is not, or of which nothing is known, when they are a tenth, or a sixth from :data:`LATER` images on;
+* when a tenth of all images is new, or a sixth of fewer than :data:`FIRST` or more than :data:`LATER` images;
+* in a steady stream only when a quarter is new, from :data:`SOME` images of each class on, or half, from :data:`MANY`;
 * at once if it overrules g far more often on the new images than on those before, as it does when a stream comes to
   classes that it has not seen.
 """
@@ -25,7 +25,8 @@ JUDGED = 16
 KEPT = 256
 """Rows of a batch that are kept until then."""
 
-MANY, LATER = 512, 2048
+FIRST, LATER = 64, 2048
+SOME, MANY = 16, 64
 SLACK = 1.4
 
 
@@ -37,11 +38,13 @@ class Schedule:
         last: Images in the last batch.
     """
 
-    def __init__(self) -> None:
-        """No images yet."""
+    def __init__(self, classes: int) -> None:
+        """No images yet, of so many classes."""
+        self._classes = classes
         self.pending = self.last = 0
         self._unjudged: deque[Tensor] = deque(maxlen=JUDGED)  # bounded, though nobody may ever predict
         self._overruled = self._judged = 0
+        self._again: Tensor | None = None
         self.solved()
 
     def add(self, images: int, rows: Tensor | None = None) -> None:
@@ -67,28 +70,32 @@ class Schedule:
             overruled: For how many of some rows the map and g predict different classes.
             before: Mean ``(d,)`` and variance ``()`` of the images that the map was solved for.
         """
-        few = max(1, seen // (10 if seen < LATER else 6))
-        many = max(1, seen // (4 if seen < MANY else 2))
-        unfit = False
-        if self._fresh >= min(JUDGED, few):
-            rows = torch.cat(list(self._unjudged))
-            self._unjudged.clear()
-            self._fresh = 0
-            self._compare(rows, seen - self.pending, *before())
-            unfit = self._judge(overruled(rows), len(rows))
-        return unfit or self.pending >= (many if self._steady else few)
+        few = many = max(1, seen // (10 if FIRST <= seen < LATER else 6))
+        if seen >= SOME * self._classes:
+            many = seen // (4 if seen < MANY * self._classes else 2)
+        if self._again is not None:
+            self._tally(overruled(self._again), len(self._again))
+            self._again = None
+        if self._fresh < min(JUDGED, few):
+            return self.pending >= (many if self._steady else few)
+        rows = torch.cat(list(self._unjudged))
+        self._unjudged.clear()
+        self._fresh = 0
+        self._compare(rows, seen - self.pending, *before())
+        found, usual = overruled(rows), len(rows) * (self._overruled + 1) / (self._judged + 8)
+        if found > usual + 2 * math.sqrt(usual) + 4 or self.pending >= (many if self._steady else few):
+            self._again = rows  # what counts as usual is how often the next map overrules g on them
+            return True
+        self._tally(found, len(rows))
+        return False
+
+    def _tally(self, overruled: int, images: int) -> None:
+        self._overruled += overruled
+        self._judged += images
 
     def _compare(self, rows: Tensor, n: int, mean: Tensor, variance: Tensor) -> None:
         """See whether the new rows, and those before them since the last solution, are like the n that it has seen."""
         self._sum = rows.sum(dim=0) if self._sum is None else self._sum + rows.sum(dim=0)
         self._summed += len(rows)
         gap = (self._sum / self._summed - mean).square().sum()
-        self._steady = bool(gap <= SLACK * variance * (1 / self._summed + 1 / n))
-
-    def _judge(self, overruled: int, images: int) -> bool:
-        """Whether the map overrules g far more often than usual; that many count as at most so many."""
-        usual: float = images * (self._overruled + 1) / (self._judged + 8)
-        most = usual + 2 * math.sqrt(usual) + 4
-        self._overruled += min(overruled, round(most))
-        self._judged += images
-        return overruled > most
+        self._steady = bool(gap <= SLACK * variance * (1 / self._summed + 1 / max(1, n)))

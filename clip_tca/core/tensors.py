@@ -126,8 +126,8 @@ def unit(z: Tensor) -> Tensor:
     """Rows scaled to length one; a row of zeros stays zero."""
     z = z.to(compute_dtype(z.dtype))
     length: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    if not is_fake(z) and len(z):
-        shortest, longest = (float(length),) * 2 if len(z) == 1 else map(float, torch.aminmax(length))
+    if not is_fake(z) and length.numel():
+        shortest, longest = (float(length),) * 2 if length.numel() == 1 else map(float, torch.aminmax(length))
         if 1e-12 < shortest <= longest < 1e12:
             return torch.div(z, length)
     peak = z.abs().amax(dim=-1, keepdim=True)  # divided out first, lest squares over- or underflow
