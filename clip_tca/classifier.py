@@ -21,6 +21,10 @@ from clip_tca.core.text_towers import Template, bias_of, encode_texts, fill, sca
 C = TypeVar("C", bound="LinearClassifier")
 
 
+LARGEST = 1e15
+"""Of a weight or bias that can be adapted."""
+
+
 class LinearClassifier:
     """logits = z · weightᵀ + bias, p = softmax(logits).
 
@@ -165,6 +169,17 @@ class LinearClassifier:
             layer.weight.copy_(self.weight)
             layer.bias.copy_(self.bias)
         return layer.requires_grad_(False)
+
+    def check_size(self) -> None:
+        """Raise ValueError if weight or bias are so large that products with embeddings could overflow float32."""
+        if is_fake(self.weight):
+            return
+        peak = float(torch.maximum(self.weight.abs().max(), self.bias.abs().max()))
+        if peak > LARGEST:
+            raise ValueError(
+                f"weight and bias reach {peak:.0e}; allowed is up to {LARGEST:.0e}, lest logits overflow; repair the "
+                "head, or scale it down"
+            )
 
     def _checked_bias(self, bias: Tensor) -> Tensor:
         if bias.shape != self.weight.shape[:1]:

@@ -111,6 +111,7 @@ class Adapter(Estimator):
                 "LinearClassifier without normalize=True"
             )
         check_whole("refresh", self.refresh, also="auto")
+        self.classifier.check_size()
 
     @property
     def uses_labels(self) -> bool:

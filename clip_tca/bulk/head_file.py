@@ -43,6 +43,7 @@ def read_head(path: Location, device: str) -> GivenClassifier:
     unit = file.metadata.get("normalize") == "true"
     try:
         head = LinearClassifier(file.read(f"{prefix}weight").to(device), bias, classes=classes, normalize=unit)
+        head.check_size()
     except (TypeError, ValueError) as error:
         raise ValueError(f"head: {path}: {error}") from None
     about = {"file": path.name, "name": f"{prefix}weight", "sha256": sha256(path), "classes": head.n_classes}

@@ -180,3 +180,12 @@ def test_the_order_of_features_that_are_mostly_zero_does_not_matter(adapter, gen
     order = torch.randperm(len(z), generator=generator)
     shuffled = adapter(head).fit(z[order]).logits(z)
     torch.testing.assert_close(shuffled, adapter(head).fit(z).logits(z), rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("make", [LinearTCA, ConditionalTCA])
+@pytest.mark.parametrize("peak", [3e38, -2e15])
+def test_a_head_whose_logits_would_overflow_is_refused_before_the_first_row(make, peak):
+    weight = torch.randn(4, 24, generator=torch.Generator().manual_seed(0))
+    weight[2, 5] = peak
+    with pytest.raises(ValueError, match=f"weight and bias reach {abs(peak):.0e}; allowed is up to 1e\\+15"):
+        make(LinearClassifier(weight)).fit(torch.randn(50, 24))
