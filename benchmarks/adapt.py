@@ -6,8 +6,8 @@ Makes float16 embeddings in shards, then measures, by the clock and with one thr
 - the second pass of the command (embeddings read; adapted embeddings and labels written) against Z W and Z W text on
   ready tensors, in turns; beside it *copying*, the same files read and written with nothing computed: where that takes
   longer than the products, the disk is the limit;
-- two processes against one, both passes, in turns, and whether they write the same; *at most* is what two cores allow, of which
-  one process uses more than one, since it reads and writes while it computes;
+- two processes against one, both passes, in turns, and whether they write the same; *at most* is what two cores allow,
+  of which one process uses more than one, since it reads and writes while it computes;
 - peak resident memory of the command above that of a process that only imports torch.
 """
 
