@@ -33,6 +33,7 @@ def test_it_runs_on_batch_norm_and_leaves_the_model_as_it_was(name, runs):
     assert found.logits.shape == (IMAGES, 3)
     assert found.logits.isfinite().all()
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())  # running statistics too
+    assert all(value.is_contiguous() for value in model.state_dict().values())  # laid out as the encoder had it
     assert not any(module.training for module in model.modules())
 
 
