@@ -198,17 +198,17 @@ class TowerMethod(Method):
 
         Weights in that order are enough. The encoder gets its own back, so that it rounds as before.
         """
-        faster = bool(self._batch_norms) and self.parameters[0].device.type == "cpu"
+        if not self._batch_norms or self.parameters[0].device.type != "cpu":
+            yield
+            return
+        tower = self.task.model.visual
         try:
-            self._lay_out(torch.channels_last if faster else None)
+            with torch.inference_mode(False):
+                tower.to(memory_format=torch.channels_last)
             yield
         finally:
-            self._lay_out(torch.contiguous_format if faster else None)
-
-    @torch.inference_mode(False)
-    def _lay_out(self, order: torch.memory_format | None) -> None:
-        if order is not None:
-            self.task.model.visual.to(memory_format=order)
+            with torch.inference_mode(False):
+                tower.to(memory_format=torch.contiguous_format)
 
     @contextmanager
     def _batch_statistics(self) -> Iterator[None]:
