@@ -4,6 +4,7 @@
 
 For each adapter: observing and predicting at batch size 1 with the default ``refresh``, against solving the map anew
 for every image (``refresh=1``, timed on the last images, where statistics are largest) and against plain zero-shot.
+The goal of 0.4 ms was set on a machine where zero-shot took 0.04 ms: 10 times zero-shot is the same goal for any.
 """
 
 from __future__ import annotations
@@ -33,15 +34,21 @@ def rows(quick: bool, dim: int = 512, images: int = 10_000, classes: int = 7) ->
     logging.getLogger("clip_tca").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     z, g = embeddings(2000 if quick else images, dim, classes)
-    zero_shot = seconds(lambda: [g.predict(image) for image in z.split(1)]) / len(z)
+    makes = (LinearTCA, ConditionalTCA)
+    work = {"zero-shot": lambda: [g.predict(image) for image in z.split(1)]}
+    work |= {make.__name__: lambda make=make: stream(make(g), z) for make in makes}
+    times = dict.fromkeys(work, float("inf"))
+    for _ in range(1 if quick else 3):  # in turns, the best of each
+        times = {name: min(times[name], 1e3 * seconds(run) / len(z)) for name, run in work.items()}
     table = []
-    for make in (LinearTCA, ConditionalTCA):
-        default = seconds(lambda make=make: stream(make(g), z)) / len(z)
+    for make in makes:
         eager = make(g, refresh=1).partial_fit(z[:-5])
-        every = seconds(lambda eager=eager: stream(eager, z[-5:])) / 5
-        sides = {"zero-shot": f"{1e3 * zero_shot:.3f} ms", "solving every time": f"{1e3 * every:.0f} ms"}
-        what = f"{make.__name__}, batch size 1, {len(z):,} images, d = {dim}: ms for each image"
-        table.append(Row(what, 1e3 * default, "<= 0.4", sides))
+        every = 1e3 * seconds(lambda eager=eager: stream(eager, z[-5:])) / 5
+        taken, plain = times[make.__name__], times["zero-shot"]
+        sides = {"zero-shot": f"{plain:.3f} ms", "solving every time": f"{every:.0f} ms"}
+        what = f"{make.__name__}, batch size 1, {len(z):,} images, d = {dim}"
+        table.append(Row(f"{what}: ms for each image", taken, "<= 0.4", sides))
+        table.append(Row(f"{what}: times zero-shot", taken / plain, "<= 10", {"stream": f"{taken:.3f} ms", **sides}))
     return table
 
 

@@ -265,7 +265,7 @@ class Density:
         lengths = y.square() @ self.diagonal
         for start in range(0, len(self.factor), step):
             rows = self.factor[start : start + step, : start + step if self.triangular else None]
-            lengths += (y[:, : rows.shape[1]] @ rows.T).square_().sum(dim=1)
+            lengths += (rows @ y[:, : rows.shape[1]].T).square_().sum(dim=0)
         return lengths
 
     def scores(self, y: Tensor, shared: Tensor, classes: Tensor | None = None) -> Tensor:

@@ -32,7 +32,7 @@ from clip_tca.core.tensors import exact, exact_dtype
 Shrinkage = Literal["auto"] | float
 L = TypeVar("L", bound="LinearTCA")
 
-ESTIMATE_ROWS = 2048
+ESTIMATE_ROWS = 1024
 """Rows from which ``estimated`` class counts are taken (or 8 for each class, if that is more)."""
 
 ROUNDING = 1e-4

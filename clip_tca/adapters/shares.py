@@ -29,11 +29,11 @@ Shares = Literal["estimated", "uniform", "predicted", "global", "oracle"] | Give
 CANDIDATES = ("zero-shot", "uniform", "estimated", "met")
 """What predictions are compared: g's own, and with equal shares, those of ConditionalTCA, those that make them meet."""
 
+COUNTING_ROUNDS = 3
+"""Rounds of ConditionalTCA by which the classes are counted; more cost time and gain nothing here."""
+
 ROUNDS = 4
 """How often the shares are moved towards those that make the predictions meet ConditionalTCA's."""
-
-JUDGED_ROWS = 2048
-"""Evenly spread rows by which candidates are judged (or 8 for each class, if that is more)."""
 
 CLEARLY = 0.005
 """By how much the counts of ConditionalTCA themselves must agree better than shares that make the predictions meet."""
@@ -127,15 +127,14 @@ def estimate_shares(
     """
     c = g.n_classes
     moments = target if target.n == len(sample) else StreamMoments.of(sample)
-    fitted = fit_gaussians(sample, g, rounds=5, moments=moments)
-    answer_of_all = fitted.classifier.exact_logits(sample).argmax(dim=1)
-    index = spread(sample, max(JUDGED_ROWS, 8 * c))
-    some, judge = sample[index], answer_of_all[index]
-    weight, bias = exact(g.weight.to(some.device)), exact(g.bias.to(some.device))
+    fitted = fit_gaussians(sample, g, rounds=COUNTING_ROUNDS, moments=moments)
+    judge = fitted.classifier.predict(sample)
+    weight, bias = exact(g.weight.to(sample.device)), exact(g.bias.to(sample.device))
     span = torch.linalg.qr(weight.T).Q  # (d, min(c, d))
     weight, mean, sigma = weight @ span, target.mean @ span, span.T @ sigma @ span
     tried_rows = spread(rows, SOURCE_ROWS)
-    inside, source, group = (some @ span.to(some)) - mean.to(some), exact(rows[tried_rows]) @ span, group[tried_rows]
+    source, group = exact(rows[tried_rows]) @ span, group[tried_rows]
+    inside = sample @ span.to(sample) - mean.to(sample)
 
     def predicted(shares: Tensor) -> Tensor:
         moments = Moments.weighted(source, row_weights(shares, group))
@@ -143,18 +142,16 @@ def estimate_shares(
         turned, offset = w @ weight.T, torch.addmv(bias, weight, moments.mean)
         return torch.addmm(offset.to(inside), inside, turned.to(inside)).argmax(dim=1)
 
-    wanted = exact(torch.bincount(judge, minlength=c)) + 1
-    estimated = exact(torch.bincount(answer_of_all, minlength=c)) + 0.5
-    tried = [("uniform", torch.ones_like(estimated)), ("estimated", estimated)]
-    answers = [predicted(shares) for _, shares in tried]
+    counts = exact(torch.bincount(judge, minlength=c))
+    tried = [torch.ones_like(counts), counts + 0.5]
+    answers = [predicted(shares) for shares in tried]
     for _ in range(ROUNDS):
-        shares = tried[-1][1] * wanted / (exact(torch.bincount(answers[-1], minlength=c)) + 1)
-        tried.append(("met", shares / shares.sum()))
-        answers.append(predicted(shares))
+        tried.append(tried[-1] * (counts + 1) / (exact(torch.bincount(answers[-1], minlength=c)) + 1))
+        answers.append(predicted(tried[-1]))
     agreed = torch.stack([exact(answer == judge).mean() for answer in answers])
-    kept = exact(g.exact_logits(some).argmax(dim=1) == judge).mean()
+    kept = exact(g.predict(sample) == judge).mean()
     lead = torch.zeros_like(agreed)
     lead[1] = CLEARLY  # they do not make the predictions meet, so they may not win by chance
     best = (agreed - lead).argmax()
-    chosen = torch.stack([shares / shares.sum() for _, shares in tried])[best]
+    chosen = torch.stack([shares / shares.sum() for shares in tried])[best]
     return Estimate(chosen, torch.stack([kept, agreed[0], agreed[1], agreed[2:].max()]))

@@ -7,8 +7,9 @@ Ledoit–Wolf shrinkage needs, Σᵢ‖xᵢ−μ‖⁴ and Σᵢ‖xᵢ−μ‖�
 Products of float64 cost twice those of float32. :class:`StreamMoments` therefore cuts a stream into blocks of
 :data:`BLOCK` rows, whatever the batches are, multiplies the rows of a block in float32 about their own mean, and adds
 the blocks up in float64: any split gives the same bits. What is lost is below the rounding of float32 rows; it would
-matter only for directions with less than a millionth of the largest variance, so a stream of less than a block, rows in
-float64, and rows too large or too small for float32 to square are multiplied in float64.
+matter only for directions with less than a millionth of the largest variance, so a stream of less than :data:`FEW`
+rows or than dimensions, rows in float64, and rows too large or too small for float32 to square are multiplied in
+float64.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from clip_tca.core.tensors import chunks, exact, exact_dtype, is_fake
 
 BLOCK = 2048
 """Rows of a stream that are multiplied together."""
+FEW = 1024
+"""Rows below which a whole stream is multiplied in float64."""
 
 
 @dataclass
@@ -71,7 +74,8 @@ class Moments:
         mean = weights @ z
         x = z - mean
         squares, scaled = x.square().sum(dim=1), (weights * effective)[:, None] * x
-        return cls(effective, mean, x.T @ scaled, squares @ scaled, (squares.square() * weights).sum() * effective)
+        scatter = symmetric_product(x, scaled)
+        return cls(effective, mean, scatter, squares @ scaled, (squares.square() * weights).sum() * effective)
 
     def update(self, z: Tensor) -> None:
         """Add the rows of ``z`` ``(n, d)``, any number of them."""
@@ -203,7 +207,8 @@ class StreamMoments(Accumulator):
         if not len(self.waiting):
             return moments
         together = moments.merge(Moments.empty(len(moments.mean), moments.mean.device))
-        together.add_block(self.waiting) if moments.n else together.update(self.waiting)
+        few = not moments.n and len(self.waiting) < max(FEW, len(moments.mean))
+        together.update(self.waiting) if few else together.add_block(self.waiting)
         return together
 
     def _add_segment(self, number: int, moments: Moments, level: int = 0) -> None:

@@ -16,9 +16,9 @@ def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
     """aᵀb ``(d, d)`` where it is known to be symmetric: the upper half is computed, the lower one is its mirror."""
     product = a.new_empty(a.shape[1], b.shape[1])
     for start in range(0, len(product), BLOCK):
-        rows = a[:, start : start + BLOCK].T @ b[:, start:]
-        product[start : start + BLOCK, start:] = rows
-        product[start:, start : start + BLOCK] = rows.T
+        end = start + BLOCK
+        torch.mm(a[:, start:end].T, b[:, start:], out=product[start:end, start:])
+        product[end:, start:end] = product[start:end, end:].T
     return product
 
 

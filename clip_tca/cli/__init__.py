@@ -13,21 +13,26 @@ import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any, NoReturn
 
-from clip_tca.cli import adapt, cache, compare, data, embed, evaluate, explain, export, merge, methods, report, study
 from clip_tca.core.progress import set_aside, start_again
 from clip_tca.core.version import __version__
 
+COMMANDS = (
+    "eval", "adapt", "explain", "report", "study", "compare", "merge", "export", "methods", "embed", "data", "cache"
+)  # fmt: skip
+"""The commands, in the order in which ``--help`` lists them; each is in the module of its name."""
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of ``clip-tca``. Building it imports no torch, so that ``--help`` is instant."""
+
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The parser of ``clip-tca``, or of one command of it. Building it imports no torch, so that it is instant."""
     top = Parser(prog="clip-tca", description="Adapt CLIP embeddings at test time, without labels.")
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (evaluate, adapt, explain, report, study, compare, merge, export, methods, embed, data, cache):
-        command.add(commands)
+    for name in COMMANDS if command is None else (command,):
+        import_module(f"clip_tca.cli.{name}").add(commands)
     return top
 
 
@@ -78,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # closed by the caller: no file may get its number
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = parser().parse_args(words)
+    first = next((word for word in words if not word.startswith("-")), None)
+    options = parser(first if first in COMMANDS else None).parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
     print_warnings()
     start_again()
