@@ -29,9 +29,6 @@ Shares = Literal["estimated", "uniform", "predicted", "global", "oracle"] | Give
 CANDIDATES = ("zero-shot", "uniform", "estimated", "met")
 """What predictions are compared: g's own, and with equal shares, those of ConditionalTCA, those that make them meet."""
 
-COUNTING_ROUNDS = 3
-"""Rounds of ConditionalTCA by which the classes are counted; more cost time and gain nothing here."""
-
 ROUNDS = 4
 """How often the shares are moved towards those that make the predictions meet ConditionalTCA's."""
 
@@ -127,7 +124,7 @@ def estimate_shares(
     """
     c = g.n_classes
     moments = target if target.n == len(sample) else StreamMoments.of(sample)
-    fitted = fit_gaussians(sample, g, rounds=COUNTING_ROUNDS, moments=moments)
+    fitted = fit_gaussians(sample, g, rounds=5, moments=moments)
     judge = fitted.classifier.predict(sample)
     weight, bias = exact(g.weight.to(sample.device)), exact(g.bias.to(sample.device))
     span = torch.linalg.qr(weight.T).Q  # (d, min(c, d))
