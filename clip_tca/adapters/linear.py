@@ -32,8 +32,8 @@ from clip_tca.core.tensors import exact, exact_dtype
 Shrinkage = Literal["auto"] | float
 L = TypeVar("L", bound="LinearTCA")
 
-ESTIMATE_ROWS = 2048
-"""Rows from which ``estimated`` class counts are taken (or 8 for each class, if that is more)."""
+LEAST_ROWS, MOST_ROWS = 1024, 2048
+"""Rows from which ``estimated`` class counts are taken: 32 for each class within these bounds, but 8 in any case."""
 
 ROUNDING = 1e-4
 """Shrinkage below which W inverts variances that are lost in products of float32."""
@@ -136,7 +136,8 @@ class LinearTCA(Adapter):
         self._bank = PseudoSourceBank(g, self.k, self.shares, self.uncertainty, device, dtype)
         declared: dict[str, Accumulator] = {"moments": self._moments, "bank": self._bank}
         if self.shares == "estimated":
-            self._sample = Reservoir(max(ESTIMATE_ROWS, 8 * g.n_classes), g.dim, device, dtype, first)
+            rows = min(max(LEAST_ROWS, 32 * g.n_classes), max(MOST_ROWS, 8 * g.n_classes))
+            self._sample = Reservoir(rows, g.dim, device, dtype, first)
             declared["sample"] = self._sample
         return declared
 

@@ -32,9 +32,6 @@ CANDIDATES = ("zero-shot", "uniform", "estimated", "met")
 ROUNDS = 4
 """How often the shares are moved towards those that make the predictions meet ConditionalTCA's."""
 
-COUNTING_ROWS = 1024
-"""Evenly spread rows from which ConditionalTCA, which counts all, is estimated (or 32 for each class, if more)."""
-
 CLEARLY = 0.005
 """By how much the counts of ConditionalTCA themselves must agree better than shares that make the predictions meet."""
 
@@ -126,10 +123,8 @@ def estimate_shares(
         sigma: ``(d, d)`` their covariance, shrunk.
     """
     c = g.n_classes
-    most = max(COUNTING_ROWS, 32 * c)
-    some = sample if len(sample) <= most else sample[spread(sample, most)]
-    moments = target if target.n == len(some) else StreamMoments.of(some)
-    fitted = fit_gaussians(some, g, rounds=5, moments=moments)
+    moments = target if target.n == len(sample) else StreamMoments.of(sample)
+    fitted = fit_gaussians(sample, g, rounds=5, moments=moments)
     judge = fitted.classifier.predict(sample)
     weight, bias = exact(g.weight.to(sample.device)), exact(g.bias.to(sample.device))
     span = torch.linalg.qr(weight.T).Q  # (d, min(c, d))
