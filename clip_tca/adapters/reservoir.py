@@ -54,10 +54,8 @@ class Reservoir(Accumulator):
         Parts of one stream give the sample of the whole; other streams an evenly spread sample of what both have kept.
         """
         late = other.order + max(0, self.seen - other.first)
-        order = np.concatenate([self.order, late])
-        kept = np.sort(np.argsort(_key(order))[: self.size])
         rows = torch.cat([self._slots[: len(self.order)], other._slots[: len(late)].to(self._slots)])
-        self._slots, self.order = rows[torch.from_numpy(kept).to(rows.device)], order[kept]
+        self._keep(rows, np.concatenate([self.order, late]))
         self.seen = other.seen + max(0, self.seen - other.first)
 
     def rows(self) -> Tensor:
@@ -81,8 +79,13 @@ class Reservoir(Accumulator):
         return {"rows": self.rows(), "order": torch.from_numpy(np.sort(self.order)), "seen": self.seen}
 
     def _put(self, tensors: dict[str, Tensor]) -> None:
-        self._slots, self.order = tensors["rows"], tensors["order"].cpu().numpy()
+        self._keep(tensors["rows"], tensors["order"].cpu().numpy())  # earlier versions kept more of them
         self.seen = int(tensors["seen"])
+
+    def _keep(self, rows: Tensor, order: np.ndarray) -> None:
+        """Keep those of ``rows`` ``(m, d)`` with the arrival numbers ``order`` that have the smallest keys."""
+        kept = np.sort(np.argsort(_key(order))[: self.size])
+        self._slots, self.order = rows[torch.from_numpy(kept).to(rows.device)], order[kept]
 
     def _replace(self, z: Tensor, order: np.ndarray) -> None:
         """Replace the kept rows with the largest keys by those of ``z`` with smaller ones."""

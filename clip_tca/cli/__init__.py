@@ -83,8 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # closed by the caller: no file may get its number
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     words = list(sys.argv[1:] if arguments is None else arguments)
-    first = next((word for word in words if not word.startswith("-")), None)
-    options = parser(first if first in COMMANDS else None).parse_args(words)
+    options = parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
     print_warnings()
     start_again()

@@ -34,3 +34,12 @@ def test_the_sample_is_spread_evenly_over_everything_seen():
     assert np.diff(order).max() < 3 * 100
     assert order[0] < 200
     assert order[-1] > 9_800
+
+
+def test_a_larger_sample_of_an_earlier_version_becomes_the_smaller_one():
+    earlier, sample = passed(300, 100, [0, 300]), passed(0, 40, [0, 0])
+    sample.restore(earlier.state(), {"d": 2})
+    assert torch.equal(sample.rows(), passed(300, 40, [0, 300]).rows())
+    more = torch.arange(600, 1000, dtype=torch.float32).reshape(200, 2)
+    sample.update(more)
+    assert torch.equal(sample.rows(), passed(500, 40, [0, 500]).rows())
