@@ -19,20 +19,36 @@ from typing import Any, NoReturn
 from clip_tca.core.progress import set_aside, start_again
 from clip_tca.core.version import __version__
 
-COMMANDS = (
-    "eval", "adapt", "explain", "report", "study", "compare", "merge", "export", "methods", "embed", "data", "cache"
-)  # fmt: skip
-"""The commands, in the order in which ``--help`` lists them; each is in the module of its name."""
+COMMANDS = {
+    "eval": "accuracy before and after adaptation",
+    "adapt": "adapt embeddings from files, a pipe or the hub",
+    "explain": "in plain words: the shift, the pseudo-source, the effect, and whether to trust it",
+    "report": "JSON records as one HTML page",
+    "study": "the paper's figures and analyses, on any data set",
+    "compare": "several JSON records in one table",
+    "merge": "the fits of several tasks as one state",
+    "export": "a saved state as ONNX or as a linear layer",
+    "methods": "list the methods of eval",
+    "embed": "encode images into the embedding store",
+    "data": "data sets: list, get, check, show",
+    "cache": "the embedding store: list, path, clear",
+}
+"""What each command does, as ``--help`` lists them; its options are in the module of its name."""
 
 
-def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The parser of ``clip-tca``, or of one command of it. Building it imports no torch, so that it is instant."""
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser of ``clip-tca``, or of ``only`` one command: the others then have names but no options.
+
+    Building it imports no torch, so that ``--help`` is instant.
+    """
     top = Parser(prog="clip-tca", description="Adapt CLIP embeddings at test time, without labels.")
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS if command is None else (command,):
-        import_module(f"clip_tca.cli.{name}").add(commands)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
+        if only in (None, name):
+            import_module(f"clip_tca.cli.{name}").add(command)
     return top
 
 
@@ -83,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # closed by the caller: no file may get its number
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = parser(words[0] if words and words[0] in COMMANDS else None).parse_args(words)
+    options = parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
     print_warnings()
     start_again()

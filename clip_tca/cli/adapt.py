@@ -38,14 +38,10 @@ A run over several shards that was killed goes on where it was when the same com
 Several processes: torchrun --nproc-per-node N -m clip_tca adapt …; independent ones, on a cluster: --task I/N"""
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "adapt",
-        help="adapt embeddings from files, a pipe or the hub",
-        description=ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = ABOUT
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
     command.add_argument("embeddings", nargs="?", metavar="EMBEDDINGS", help="file, folder, glob pattern or -")
     command.add_argument("--column", metavar="NAME", help="array, tensor or list column with the embeddings")
     command.add_argument("--hub-id", metavar="ID", help="instead: a data set on the hub, with --streaming")

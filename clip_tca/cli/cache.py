@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser("cache", help="the embedding store: list, path, clear")
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="entries, with size and completeness").set_defaults(run=show)
     actions.add_parser("path", help="its folder (set CLIP_TCA_CACHE to move it)").set_defaults(run=path)

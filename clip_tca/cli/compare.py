@@ -7,12 +7,10 @@ import argparse
 from clip_tca.cli import options as shared
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "compare",
-        help="several JSON records in one table",
-        description="Put the records that clip-tca eval --output FILE.json wrote into one table for each data set.",
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = (
+        "Put the records that clip-tca eval --output FILE.json wrote into one table for each data set."
     )
     command.add_argument("record", nargs="+", help="JSON file")
     shared.add_metrics(shared.add_output(command))

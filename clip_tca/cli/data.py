@@ -21,9 +21,8 @@ OTHERS = {
 """Data sets that are not benchmarks."""
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser("data", help="data sets: list, get, check, show")
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="the data sets that have a name").set_defaults(run=list_datasets)
     get = actions.add_parser(

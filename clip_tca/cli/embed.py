@@ -7,13 +7,9 @@ import argparse
 from clip_tca.cli import options as shared
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "embed",
-        help="encode images into the embedding store",
-        description="Encode images and prompts once; eval then takes them from the store.",
-    )
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = "Encode images and prompts once; eval then takes them from the store."
     shared.add_data(command)
     shared.add_model(command)
     shared.add_prompts(command)

@@ -14,13 +14,9 @@ STREAM = ("stream", "classes_present", "long_tail", "mix_domains", "unknown_clas
 PASSED_ON = ("setting", "protocol", "batch_size", "seeds", *STREAM, "profile", "forgetting", "examples")
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "eval",
-        help="accuracy before and after adaptation",
-        description="Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain.",
-    )
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = "Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain."
     shared.add_data(command, required=False, foreign=True)
     shared.add_foreign(command)
     shared.add_model(command)

@@ -9,13 +9,11 @@ from typing import Any
 from clip_tca.core.remote import Location, locate
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "explain",
-        help="in plain words: the shift, the pseudo-source, the effect, and whether to trust it",
-        description="Explain a state that LinearTCA.save, MLPTCA.save or ConditionalTCA.save wrote, or a JSON record "
-        "of clip-tca eval --output FILE.json.",
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = (
+        "Explain a state that LinearTCA.save, MLPTCA.save or ConditionalTCA.save wrote, or a JSON record "
+        "of clip-tca eval --output FILE.json."
     )
     command.add_argument("file", metavar="STATE|RESULT", help="saved state (safetensors) or record (JSON)")
     command.add_argument("--class-names", metavar="FILE", help="names of a state's classes, one a line, in their order")

@@ -9,13 +9,11 @@ from clip_tca.cli import options as shared
 from clip_tca.core.remote import locate
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "export",
-        help="a saved state as ONNX or as a linear layer",
-        description="Fold a saved LinearTCA or ConditionalTCA into a linear classifier: .onnx (needs the onnx extra), "
-        "or .safetensors with weight and bias for torch.nn.Linear.",
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = (
+        "Fold a saved LinearTCA or ConditionalTCA into a linear classifier: .onnx (needs the onnx extra), "
+        "or .safetensors with weight and bias for torch.nn.Linear."
     )
     command.add_argument("state", metavar="STATE", help="what --save-state or an adapter's save wrote")
     command.add_argument("--output", "-o", required=True, metavar="FILE", help="ends with .onnx or .safetensors")

@@ -7,13 +7,11 @@ import argparse
 from clip_tca.cli import options as shared
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "merge",
-        help="the fits of several tasks as one state",
-        description="Merge what adapt --fit-only --task I/N saved, for every I, into the state of one fit: that of one "
-        "process, for adapt --load-state, explain and export.",
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = (
+        "Merge what adapt --fit-only --task I/N saved, for every I, into the state of one fit: that of one "
+        "process, for adapt --load-state, explain and export."
     )
     command.add_argument("states", nargs="+", metavar="STATE", help="what the tasks saved; paths or URLs, in any order")
     command.add_argument("--output", "-o", required=True, metavar="FILE", help="the merged state, .safetensors")

@@ -12,9 +12,8 @@ NATURES = {
 """How a method sees the test set, in words."""
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser("methods", help="list the methods of eval")
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
     command.set_defaults(run=run)
 
 

@@ -9,14 +9,12 @@ from pathlib import Path
 from clip_tca.cli import options as shared
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "report",
-        help="JSON records as one HTML page",
-        description="Put the records that clip-tca eval --output FILE.json and clip-tca study --output PREFIX wrote "
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = (
+        "Put the records that clip-tca eval --output FILE.json and clip-tca study --output PREFIX wrote "
         "into one self-contained HTML page: tables, gains, classes, confusion, examples (eval --examples N), figures; "
-        "or with --board many records of eval into one sortable, filterable table.",
+        "or with --board many records of eval into one sortable, filterable table."
     )
     command.add_argument(
         "results",

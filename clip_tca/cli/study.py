@@ -9,13 +9,11 @@ from clip_tca.cli import options as shared
 from clip_tca.studies.registry import NAMES
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Register the subcommand."""
-    command = commands.add_parser(
-        "study",
-        help="the paper's figures and analyses, on any data set",
-        description="Measure one study and print its finding; with --output also write its record and its figure. "
-        "Without a name: list the studies.",
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = (
+        "Measure one study and print its finding; with --output also write its record and its figure. "
+        "Without a name: list the studies."
     )
     command.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     shared.add_data(command, required=False)

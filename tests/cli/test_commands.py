@@ -24,6 +24,15 @@ def test_help_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
 
 
+def test_a_command_imports_its_own_module_alone():
+    code = (
+        "import sys\nfrom clip_tca.cli import main\nmain(['methods'])\n"
+        "print(sorted(m for m in sys.modules if m.startswith('clip_tca.cli.')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "['clip_tca.cli.methods']"
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

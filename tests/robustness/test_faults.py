@@ -364,7 +364,7 @@ def test_an_interrupt_among_the_imports_is_one_line():
         "sys.meta_path.insert(0, Impatient())\n"
         "runpy.run_module('clip_tca', run_name='__main__')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code, "study"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "clip-tca: interrupted\n")
 
 
