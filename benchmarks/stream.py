@@ -4,7 +4,7 @@
 
 For each adapter: observing and predicting at batch size 1 with the default ``refresh``, against solving the map anew
 for every image (``refresh=1``, timed on the last images, where statistics are largest) and against plain zero-shot.
-The goal of 0.4 ms was set on a machine where zero-shot took 0.04 ms: 10 times zero-shot is the same goal for any.
+The goal of 0.4 ms was set when zero-shot took 0.04 ms; the second row of each adapter has it in units of zero-shot.
 """
 
 from __future__ import annotations
