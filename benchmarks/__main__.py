@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("fit", "stream", "adapt", "command", "encode", "threads", "growth", "scale")
+NAMES = ("fit", "stream", "adapt", "command", "encode", "growth", "scale")
 
 
 def measured(name: str, quick: bool) -> list[dict[str, object]]:

@@ -3,11 +3,10 @@
     python -m benchmarks --only scale
 
 One process of one thread adapts two small sets (float16, d = 512, 100 classes). What grows with the rows between them
-is the rate, the rest is the fixed price: ``seconds(n, p) = fixed + rate · n / p``; or the time that the disk takes for
+is the rate, the rest is the fixed price: ``seconds(n) = fixed + rate · n``; or the time that the disk takes for
 reading the files twice and writing them once, if that is longer. Two other sizes check it. Then it is written out for
-sizes that do not run here: each of p processes has a core of its own, and all have one disk as fast as this one with
-files that the system has in memory, which is an upper bound. The memory of the first process grows by what every other
-sends it to be merged; files hold a million rows.
+sizes that do not run here, with a disk as fast as this one with files that the system has in memory, which is an upper
+bound; files hold a million rows.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.adapt import SHARD, Run, adapted, copying, make, run
+from benchmarks.adapt import SHARD, Run, adapted, copying, make
 from benchmarks.measure import Row
 from clip_tca.bulk.staging import RECORD
 
@@ -28,7 +27,7 @@ READ, WRITTEN = 2 * DIM, 2 * DIM + 8
 FILE = 1_000_000
 """Rows of a file."""
 
-SIZES, PROCESSES = (1_000_000, 100_000_000, 5_000_000_000), (1, 8, 64)
+SIZES = (1_000_000, 100_000_000, 5_000_000_000)
 
 
 @dataclass(frozen=True)
@@ -50,16 +49,14 @@ class Model:
     """What was measured, and what follows from it.
 
     Attributes:
-        passes: Seconds of a run of one process, by rows.
+        passes: Seconds of a run, by rows.
         peak: Its most resident bytes.
-        state: Bytes that a process sends to be merged.
         record: Bytes of the record, by files.
         disk: Bytes a second, read and written.
     """
 
     passes: Line
     peak: float
-    state: int
     record: Line
     disk: float
 
@@ -67,33 +64,32 @@ class Model:
         """Seconds for reading everything twice and writing it once."""
         return n * (2 * READ + WRITTEN) / self.disk
 
-    def by_processor(self, n: int, processes: int) -> float:
+    def by_processor(self, n: int) -> float:
         """Seconds for everything else."""
-        return self.passes.fixed + self.passes.rate * n / processes
+        return self.passes.fixed + self.passes.rate * n
 
-    def seconds(self, n: int, processes: int) -> float:
+    def seconds(self, n: int) -> float:
         """Seconds of the whole run."""
-        return max(self.by_processor(n, processes), self.passes.fixed + self.by_disk(n))
+        return max(self.by_processor(n), self.passes.fixed + self.by_disk(n))
 
-    def row(self, n: int, processes: int) -> Row:
+    def row(self, n: int) -> Row:
         """A line of the table: hours, and how near each limit is."""
-        memory = self.peak + (processes - 1) * self.state
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        labels = memory + n * 8
-        disk = self.by_disk(n) / self.by_processor(n, processes)
+        labels = self.peak + n * 8
+        disk = self.by_disk(n) / self.by_processor(n)
         limits = {
             "the disk's rate": disk,
-            "memory of the first process": memory / machine,
-            "memory with --labels, which every process holds whole": labels / machine,
+            "memory": self.peak / machine,
+            "memory with --labels, which are held whole": labels / machine,
         }
         first = max(limits, key=lambda name: limits[name])
         files = -(-n // FILE)
         return Row(
-            f"scale: {n:,} embeddings, {processes} {'process' if processes == 1 else 'processes'}: hours",
-            self.seconds(n, processes) / 3600,
+            f"scale: {n:,} embeddings: hours",
+            self.seconds(n) / 3600,
             "",
             {
-                "memory of the first": f"{memory / 1e9:.1f} GB, with --labels {labels / 1e9:.1f}",
+                "memory": f"{self.peak / 1e9:.1f} GB, with --labels {labels / 1e9:.1f}",
                 "disk": f"{disk:.2f} of its rate, {n * (READ + WRITTEN) / 1e12:.3g} TB in and out",
                 "files": f"{files:,}, record {(self.record.fixed + self.record.rate * files) / 1e6:.2g} MB",
                 "breaks first": f"{first} ({limits[first]:.2g} of what is here)" if limits[first] > 1 else "nothing",
@@ -122,23 +118,19 @@ def rows(quick: bool) -> list[Row]:
             out = folder / f"out-{shards}"
             runs[shards] = adapted(subset(source, shards), out)
             records[shards] = (out / RECORD).stat().st_size
-        state = folder / "part.safetensors"
-        words = ["-m", "clip_tca", "adapt", str(folder / "n-1"), "--text", str(folder / "text.npy"), "--fit-only"]
-        run([*words, "--task", "1/1", "--save-state", str(state), "-q"])
         model = Model(
             Line.through(*((shards * SHARD, runs[shards].seconds) for shards in (1, 3))),
             max(each.peak for each in runs.values()),
-            state.stat().st_size,
             Line.through(*((shards, records[shards]) for shards in (1, 3))),
             2 * SHARD * (READ + WRITTEN) / copying(folder / "n-2", folder / "copy"),
         )
     check = [
         Row(
-            f"scale: {shards * SHARD:,} embeddings, 1 process: predicted seconds over measured",
-            model.seconds(shards * SHARD, 1) / runs[shards].seconds,
+            f"scale: {shards * SHARD:,} embeddings: predicted seconds over measured",
+            model.seconds(shards * SHARD) / runs[shards].seconds,
             "",
             {
-                "predicted": f"{model.seconds(shards * SHARD, 1):.1f} s",
+                "predicted": f"{model.seconds(shards * SHARD):.1f} s",
                 "measured": f"{runs[shards].seconds:.1f} s",
                 "peak": f"{runs[shards].peak / 1e6:.0f} MB",
                 "of": f"{model.passes.fixed:.1f} s + {model.passes.rate * 1e6:.1f} s a million rows",
@@ -146,4 +138,4 @@ def rows(quick: bool) -> list[Row]:
         )
         for shards in (2, total // SHARD)
     ]
-    return check + [model.row(n, processes) for n in SIZES for processes in PROCESSES]
+    return check + [model.row(n) for n in SIZES]

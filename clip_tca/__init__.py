@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clip_tca.adapters.label_free import label_free_score
     from clip_tca.adapters.linear import LinearTCA
     from clip_tca.adapters.mlp import MLPTCA
+    from clip_tca.adapters.state import load
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.datasets.embedding_set import load_embeddings
     from clip_tca.evaluation.runner import evaluate
@@ -36,13 +37,14 @@ _HOMES = {
     "ZeroShotClassifier": "clip_tca.classifier",
     "evaluate": "clip_tca.evaluation.runner",
     "label_free_score": "clip_tca.adapters.label_free",
+    "load": "clip_tca.adapters.state",
     "load_embeddings": "clip_tca.datasets.embedding_set",
     "register": "clip_tca.methods.registry",
     "render": "clip_tca.results.rendering",
 }
 __all__ = [
     "MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "Method", "Task", "ZeroShotClassifier", "__version__",
-    "evaluate", "label_free_score", "load_embeddings", "register", "render",
+    "evaluate", "label_free_score", "load", "load_embeddings", "register", "render",
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ An adapted classifier is one again (:meth:`clip_tca.LinearTCA.folded`), for plai
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Literal, TypeVar, overload
 
@@ -15,7 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from clip_tca.core.conversion import as_number
-from clip_tca.core.tensors import CHUNK, Array, check_rows, chunks, compute_dtype, exact, is_fake, like, to_tensor, unit
+from clip_tca.core.tensors import (
+    CHUNK,
+    Array,
+    check_labels,
+    check_rows,
+    chunks,
+    compute_dtype,
+    double,
+    is_fake,
+    like,
+    to_tensor,
+    unit,
+)
 from clip_tca.core.text_towers import Template, bias_of, encode_texts, fill, scale_of
 
 C = TypeVar("C", bound="LinearClassifier")
@@ -96,7 +108,7 @@ class LinearClassifier:
         return self.weight.device
 
     def fingerprint(self) -> str:
-        """A short hash of weight and bias, kept in saved states to notice that they belong to another classifier."""
+        """A short hash of weight and bias."""
         parts = (self.weight, self.bias)
         content = b"".join(part.cpu().to(torch.float32).numpy().tobytes() for part in parts)
         return hashlib.sha256(content).hexdigest()[:16]
@@ -110,7 +122,7 @@ class LinearClassifier:
         parts = (unit(part) if self.normalize else part.to(dtype) for part in rows.split(CHUNK))
         return like(torch.cat([torch.addmm(bias, part, weight.T) for part in parts]), z)
 
-    def probabilities(self, z: Array) -> Array:
+    def predict_proba(self, z: Array) -> Array:
         """softmax of :meth:`logits`, ``(n, c)``."""
         return like(to_tensor(self.logits(z)).softmax(dim=1), z)
 
@@ -122,6 +134,25 @@ class LinearClassifier:
         """The most likely class of each row, ``(n,)``; with ``names`` its name, in an array."""
         best = to_tensor(self.logits(z)).argmax(dim=1)
         return self.names_of(best) if names else like(best, z)
+
+    def score(self, z: Array, y: Any) -> float:
+        """Accuracy: the share of rows whose predicted class is ``y`` ``(n,)``, given as numbers or as names."""
+        return self.accuracy(to_tensor(self.logits(z)).argmax(dim=1), y)
+
+    def accuracy(self, predicted: Tensor, y: Any) -> float:
+        """The share of the ``predicted`` classes ``(n,)`` that are ``y`` ``(n,)``, given as numbers or as names."""
+        given = np.asarray(y.cpu() if hasattr(y, "cpu") else y)
+        if given.dtype.kind in "OUS" and self.classes is not None:
+            number = {name: i for i, name in enumerate(self.classes)}
+            if strange := [name for name in given.reshape(-1).tolist() if name not in number]:
+                raise ValueError(f"y: {strange[0]!r} is no class; the classes are {', '.join(self.classes[:10])}")
+            given = np.array([number[name] for name in given.reshape(-1).tolist()])
+        truth = check_labels(given, len(predicted), self.n_classes, predicted.device)
+        return float((predicted == truth).double().mean())
+
+    def class_names(self) -> list[str]:
+        """The names of the classes, or "class 0", "class 1" and so on."""
+        return list(self.classes or (f"class {c}" for c in range(self.n_classes)))
 
     def named(self: C, classes: Sequence[str] | None) -> C:
         """The same classifier with names for its classes; with None, itself."""
@@ -150,17 +181,10 @@ class LinearClassifier:
         named = "" if self.classes is None else f": {', '.join(self.classes[:3])}{', …' * (self.n_classes > 3)}"
         return f"{type(self).__name__}({self.n_classes} classes of {self.dim} dimensions{named})"
 
-    def exact_logits(self, z: Tensor) -> Tensor:
-        """Class scores of rows as they are, in the dtype of the statistics: the same in any batch split."""
-        return torch.cat(list(self._exact_logits(z)))
-
     def log_probabilities(self, z: Tensor) -> Tensor:
-        """log-softmax of :meth:`exact_logits`: what the adapters decide on."""
-        return torch.cat([logits.log_softmax(dim=1) for logits in self._exact_logits(z)])
-
-    def _exact_logits(self, z: Tensor) -> Iterator[Tensor]:
-        weight, bias = exact(self.weight.to(z.device)), exact(self.bias.to(z.device))
-        return (torch.addmm(bias, part, weight.T) for part in chunks(z))
+        """log p ``(n, c)`` of prepared rows, in float64."""
+        weight, bias = double(self.weight.to(z.device)), double(self.bias.to(z.device))
+        return torch.cat([torch.addmm(bias, part, weight.T).log_softmax(dim=1) for part in chunks(z)])
 
     def linear(self) -> nn.Linear:
         """A ``torch.nn.Linear`` in float32; give it unit embeddings if :attr:`normalize` is set."""
@@ -225,10 +249,10 @@ class ZeroShotClassifier(LinearClassifier):
         self.scale = as_number("scale", scale)
         if self.scale <= 0:
             raise ValueError(f"scale: {self.scale}; a positive number is needed (100 for OpenAI's CLIP)")
-        exact_rows = unit(exact(rows))
+        exact_rows = unit(double(rows))
         mean = exact_rows.mean(dim=0) if rows.ndim == 3 else exact_rows
         self.text = unit(mean).to(compute_dtype(rows.dtype))
-        weight = self.scale * exact(self.text)  # as exact as the statistics need it
+        weight = self.scale * double(self.text)  # as exact as the statistics need it
         super().__init__(weight, weight.new_full(weight.shape[:1], as_number("bias", bias)), classes=classes)
 
     @classmethod
@@ -266,11 +290,10 @@ class ZeroShotClassifier(LinearClassifier):
         """True: prompts are compared with embeddings of unit length."""
         return True
 
-    def fingerprint(self) -> str:
-        """A short hash of texts and scale, kept in saved states to notice that they belong to other prompts."""
-        content = self.text.cpu().to(torch.float32).numpy().tobytes() + str(self.scale).encode()
-        content += b"" if not bool(self.bias.any()) else str(float(self.bias[0])).encode()
-        return hashlib.sha256(content).hexdigest()[:16]
+
+def told_apart(names: Sequence[str]) -> list[str]:
+    """Names of which none occurs twice, as two of ImageNet's do: the second ``missile`` becomes ``missile (2)``."""
+    return [name if name not in names[:i] else f"{name} ({names[: i + 1].count(name)})" for i, name in enumerate(names)]
 
 
 def _checked_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
@@ -282,4 +305,6 @@ def _checked_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...]
         raise ValueError(f"classes: {classes!r}; a list of names is needed")
     if len(names) != count:
         raise ValueError(f"classes: {len(names)} names, but there are {count} classes; one name for each is needed")
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"classes: {twice[0]!r} occurs twice; every class needs a name of its own")
     return names

@@ -20,17 +20,18 @@ from torch import Tensor
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.diagnosis import diagnose
+from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Inputs
+from clip_tca.explanation import indicators, verdict
 from clip_tca.results.gains import half_width
-from clip_tca.results.reliability import indicators, verdict
 
 METHODS: dict[str, Callable[[ZeroShotClassifier], Adapter]] = {
     "LinearTCA": LinearTCA,
     "ConditionalTCA": ConditionalTCA,
     "LinearTCA, shares uniform": lambda g: LinearTCA(g, shares="uniform"),
-    "LinearTCA.paper, k = 20": LinearTCA.paper,
+    "LinearTCA as in the paper, k = 20": ADAPTERS["linear-tca:paper"].build,
 }
 DEFAULTS = ("LinearTCA", "ConditionalTCA")
 HELD_OUT = "held out"
@@ -153,7 +154,7 @@ def report(path: str) -> str:
         "# How far the verdict of `clip-tca explain` can be believed",
         "",
         "Printed by `python eval/explain.py pacs.safetensors --output eval/explain.md`. The verdict comes from signs",
-        "that need no labels (clip_tca/results/reliability.py); here labels say afterwards whether adaptation gained.",
+        "that need no labels (clip_tca/explanation.py); here labels say afterwards whether adaptation gained.",
         "Gains are in points of accuracy. Beyond chance: more images gained than 1.96 √changed + 1. The embeddings are",
         "real ones of PACS from a small vision–language encoder, not CLIP's, those of the bundled demo's pictures, and",
         "made-up ones: whole domains, few images, unequal and absent classes. So that there is something to be warned",
@@ -172,7 +173,7 @@ def report(path: str) -> str:
         "",
         *summary(fresh),
         "",
-        "Of these the defaults alone, which gain on this data whatever the verdict:",
+        "Of these the defaults alone, which nearly always gain on this data, whatever the verdict:",
         "",
         *summary([case for case in fresh if case[1] in DEFAULTS]),
         "",

@@ -219,8 +219,8 @@ def calibration(found: list[Case]) -> list[str]:
     """A row for each regime: calibration error before and after ConditionalTCA, mean of the cases."""
     errors: dict[str, list[tuple[float, float]]] = {}
     for case in found:
-        adapted = ConditionalTCA(case.classifier).fit(case.z).probabilities(case.z)
-        both = case.classifier.probabilities(case.z), torch.as_tensor(adapted)
+        adapted = ConditionalTCA(case.classifier).fit(case.z).predict_proba(case.z)
+        both = case.classifier.predict_proba(case.z), torch.as_tensor(adapted)
         errors.setdefault(case.regime, []).append(tuple(calibration_error(p, case.y) for p in both))  # type: ignore[arg-type]
     lines = ["| regime | zero-shot | ConditionalTCA |", "|---|---|---|"]
     for regime, pairs in errors.items():

@@ -53,4 +53,4 @@ show("ConditionalTCA", ConditionalTCA(g).fit(z).predict(z))
 stream = LinearTCA(g)  # batch after batch: each is predicted when it comes, from what came so far
 batches = np.array_split(z, max(1, len(z) // 64))
 show("LinearTCA, stream of batches", np.concatenate([stream.partial_fit(b).predict(b) for b in batches]))
-print("at its end the stream has the map of the fit:", bool(np.allclose(stream.W_, linear.W_, atol=1e-6)))
+print("at its end the stream has the map of the fit:", bool(np.allclose(stream.solve().W_, linear.W_, atol=1e-6)))

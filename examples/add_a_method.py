@@ -39,7 +39,7 @@ class Debias(Method):
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Count the batch, then predict it."""
-        self.total = self.total + self.classifier.probabilities(batch).sum(dim=0)
+        self.total = self.total + self.classifier.predict_proba(batch).sum(dim=0)
         return self.predict(batch)
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:

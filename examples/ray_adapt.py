@@ -1,18 +1,16 @@
-"""Adapt embeddings on Ray Data: every worker fits its batches, the fits are merged, every worker predicts its batches.
+"""Adapt embeddings on Ray Data: the driver fits once, on an evenly spread sample, and workers predict their batches.
 
-    python examples/ray_adapt.py [--files EMBEDDINGS TEXT.npy OUT] [--column embedding] [--scale 100] [--batch 4096]
+    python examples/ray_adapt.py [--files EMBEDDINGS TEXT.npy OUT] [--column embedding] [--scale 100] [--sample 50000]
 
 EMBEDDINGS is a Parquet file, a folder or a URL of them with a list column of floats; TEXT is (classes, d). OUT becomes
 a folder of Parquet files with the columns tca_label and changed (from zero-shot) more. Without files a small synthetic
-set is used. Prints how many predictions adaptation changes; of the synthetic set also whether a fit of one process
-predicts the same. Needs pip install 'clip-tca[ray]'.
+set is used. Prints how many predictions adaptation changes; of the synthetic set also whether one process predicts the
+same. Needs pip install 'clip-tca[ray]'.
 """
 
 from __future__ import annotations
 
 import argparse
-import pickle
-from functools import reduce
 
 import numpy as np
 import ray
@@ -23,7 +21,8 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 parser.add_argument("--files", nargs=3, metavar=("EMBEDDINGS", "TEXT.npy", "OUT"))
 parser.add_argument("--column", default="embedding", help="list column of floats (default: %(default)s)")
 parser.add_argument("--scale", type=float, default=100.0, help="logit scale of the model (100 for OpenAI's CLIP)")
-parser.add_argument("--batch", type=int, default=4096, help="rows fitted or predicted together")
+parser.add_argument("--sample", type=int, default=50_000, help="rows to fit on, at most (default: %(default)s)")
+parser.add_argument("--batch", type=int, default=4096, help="rows predicted together (default: %(default)s)")
 options = parser.parse_args()
 ray.init(include_dashboard=False, log_to_driver=False)
 ray.data.DataContext.get_current().execution_options.preserve_order = True  # so that the same rows give the same fit
@@ -37,9 +36,9 @@ else:
 g = ZeroShotClassifier(text.astype(np.float32), options.scale)
 
 
-def fit(batch: dict[str, np.ndarray]) -> dict[str, list[bytes]]:
-    """What one batch says: a few megabytes, whatever its size."""
-    return {"fit": [pickle.dumps(ConditionalTCA(g).partial_fit(np.stack(list(batch[options.column]))))]}
+def spread(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every ``step``-th row of a batch."""
+    return {options.column: batch[options.column][::step]}
 
 
 def predict(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -48,11 +47,11 @@ def predict(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**batch, "tca_label": labels, "changed": (labels != g.predict(some)).astype(int)}
 
 
-fits = [pickle.loads(row["fit"]) for row in rows.map_batches(fit, batch_size=options.batch).take_all()]  # noqa: S301
-adapter = reduce(lambda one, other: one.merge(other), fits)
-adapter.solve()
+step = -(-rows.count() // options.sample)
+sample = [row[options.column] for row in rows.map_batches(spread, batch_size=options.batch).take_all()]
+adapter = ConditionalTCA(g).fit(np.stack(sample))
 adapted = rows.map_batches(predict, batch_size=options.batch).materialize()
-print(f"{adapted.count()} rows in {len(fits)} batches, {adapted.sum('changed')} predictions changed")
+print(f"{adapted.count()} rows, fitted on {len(sample)}, {adapted.sum('changed')} predictions changed")
 if options.files:
     adapted.write_parquet(options.files[2])
 else:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from clip_tca import ZeroShotClassifier
+from clip_tca import LinearClassifier, ZeroShotClassifier
+from clip_tca.classifier import told_apart
 from clip_tca.core.tensors import check_rows
 from tests.tiny_clip import MODEL
 from tests.tiny_transformers import LENGTH, tiny
@@ -23,7 +24,8 @@ def test_logits_are_scaled_similarities():
     g = ZeroShotClassifier(np.array([[2.0, 0.0], [0.0, 3.0]]), scale=10)
     np.testing.assert_allclose(g.logits(np.array([[0.6, 0.8]])), [[6.0, 8.0]])
     assert g.predict(np.array([[0.6, 0.8]])).tolist() == [1]
-    np.testing.assert_allclose(g.probabilities(np.array([[0.6, 0.8]])).sum(), 1.0)
+    p = g.predict_proba(np.array([[0.6, 0.8]]))
+    np.testing.assert_allclose(p, [[1 / (1 + np.exp(2)), 1 / (1 + np.exp(-2))]])
 
 
 def test_half_precision_rows_give_float32_logits():
@@ -76,6 +78,32 @@ def test_names_come_with_the_predictions():
     assert repr(g) == "ZeroShotClassifier(2 classes of 2 dimensions: cat, a dog)"
     with pytest.raises(ValueError, match="names: the classifier has none; give it names"):
         ZeroShotClassifier(np.eye(2)).predict(z, names=True)
+
+
+def test_a_name_that_occurs_twice_is_refused():
+    """Predictions by name could not be told apart, and neither could shares by name."""
+    for make in (
+        lambda: ZeroShotClassifier(torch.eye(3), classes=["cat", "dog", "cat"]),
+        lambda: LinearClassifier(torch.eye(3), classes=["cat", "dog", "cat"]),
+        lambda: ZeroShotClassifier(torch.eye(3)).named(["cat", "dog", "cat"]),
+    ):
+        with pytest.raises(ValueError, match="classes: 'cat' occurs twice; every class needs a name of its own"):
+            make()
+
+
+def test_the_score_is_the_share_of_right_predictions():
+    z, g = np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.4], [0.9, 0.1]]), ZeroShotClassifier(np.eye(2))
+    for y in ([1, 0, 0, 0], np.array([1, 0, 0, 0]), torch.tensor([1, 0, 0, 0])):
+        assert g.score(z, y) == g.score(torch.from_numpy(z), y) == 0.75
+    named = g.named(["cat", "dog"])
+    assert named.score(z, ["dog", "cat", "cat", "cat"]) == 0.75
+    assert named.score(z, np.array(["dog", "cat", "cat", "cat"])) == 0.75
+    with pytest.raises(ValueError, match="y: 'cow' is no class; the classes are cat, dog"):
+        named.score(z, ["dog", "cat", "cow", "cat"])
+    with pytest.raises(ValueError, match="there are 4 embeddings; one label for each is needed"):
+        g.score(z, [1, 0])
+    with pytest.raises(ValueError, match="values 0 to 2; allowed are 0 to 1"):
+        g.score(z, [1, 0, 2, 0])
 
 
 @pytest.mark.parametrize("classes", ["cats", ["cat"], ["cat", 2], {"cat": 1, "dog": 2}, 7])
@@ -160,3 +188,9 @@ def test_a_model_without_a_scale_asks_for_one():
         ZeroShotClassifier.from_prompts(model, lambda texts: torch.zeros(len(texts), 1), NAMES)
     given = ZeroShotClassifier.from_prompts(model, lambda texts: torch.zeros(len(texts), 1), NAMES, scale=50)
     assert given.scale == 50.0
+
+
+def test_names_that_occur_twice_are_told_apart():
+    assert told_apart(["crane", "missile", "dog", "missile", "missile"]) == [
+        "crane", "missile", "dog", "missile (2)", "missile (3)"
+    ]  # fmt: skip

@@ -1,41 +1,42 @@
-"""The contract that every adapter keeps: fit / partial_fit / transform / logits / predict / merge / save / load.
+"""What all adapters share: fit, partial_fit, transform, logits, predict, save, load, and scikit-learn's contract.
 
-An adapter *observes* embeddings (cheap, every batch) and *solves* for its map from what it has observed (expensive).
-``fit`` forgets, observes everything and solves. ``partial_fit`` only observes. The map is solved again when it is due:
+An adapter *observes* embeddings, which is cheap, and *solves* for its map from what it has observed. ``fit`` forgets
+what came before, observes everything and solves. ``partial_fit`` observes a batch of a stream, and solves if a
+solution is due:
 
-* always when the learned state (``W_``, …) is read or saved, or when more rows are adapted than the last batch had;
-* when a batch no larger than the last one is adapted (``partial_fit(x); predict(x)``, the online loop): only if
-  ``refresh`` images have been seen since the last solution; with ``refresh="auto"``, if they are a tenth of all, or up
-  to half of all as long as the stream stays as it is (:mod:`clip_tca.adapters.schedule`).
+* with ``refresh=N``, after every N new images;
+* with ``refresh="auto"``, when the number of images has doubled since the last solution (for ConditionalTCA, grown by
+  half; when there are six times as many, once the sample that is kept is full), or as soon as the map overrules g on
+  far more images of a class than before, as it does when a stream comes to a new class. The solutions of an even
+  stream cost about three fits.
 
-So a stream that has ended gives the one-shot result, and batch size 1 costs little for each image.
+``solve`` solves at once: call it at the end of a stream to get what ``fit`` gives for all of its images. Everything
+else only reads.
 
-A subclass declares its state (:meth:`Adapter._declare`) and says how it observes, solves and applies the solution.
+A subclass declares its options as fields. It says what it keeps of a stream (``_start``), how it adds rows
+(``_observe``), how it solves (``_solve``) and how it applies the solution (``_move``, ``_score``). What ``_solve``
+returns becomes attributes with a trailing underscore.
 """
 
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from numbers import Real  # NumPy's scalars are such too
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.accumulator import Accumulator
-from clip_tca.adapters.attributes import Normalize
-from clip_tca.adapters.diagnosis_record import Diagnosis
-from clip_tca.adapters.estimator import Estimator
-from clip_tca.adapters.schedule import Schedule
-from clip_tca.adapters.state import SavedState, read_state, save_state
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.checks import check_flag, check_whole
+from clip_tca.core.checks import check_flag, check_whole, one_of
 from clip_tca.core.conversion import is_batches
-from clip_tca.core.remote import Location, locate
+from clip_tca.core.remote import Location
 from clip_tca.core.tensors import (
     CHUNK,
     Array,
@@ -49,17 +50,22 @@ from clip_tca.core.tensors import (
 )
 from clip_tca.core.tensors import unit as unit_rows
 
-log = logging.getLogger("clip_tca.adapters.base")
+log = logging.getLogger("clip_tca.adapters")
 class_log = log.getChild("classes")
 """About single classes: silent in an evaluation, whose record tells ``clip-tca explain`` the same."""
 
 A = TypeVar("A", bound="Adapter")
+GivenShares = Sequence[float] | Mapping[str, float] | Tensor | np.ndarray
+Shares = Literal["estimated", "uniform", "predicted", "global", "oracle"] | GivenShares
 
-BLOCK = 1024
+ROWS_AT_ONCE = 1024
 """Rows adapted at a time: few enough to stay in the processor's cache between one step and the next."""
+CHECKED_IMAGES, MOST_CHECKED = 16, 256
+"""New images of a stream after which it is checked whether the map still fits them, and how many of a batch are."""
 
-TOGETHER = 256
-"""Rows of a stream that wait to be observed together until the next solution: single rows would cost far more."""
+
+class NotFittedError(ValueError, AttributeError):
+    """An adapter is used before it has seen anything."""
 
 
 @contextmanager
@@ -74,38 +80,41 @@ def silenced(logger: logging.Logger) -> Iterator[None]:
 
 
 @dataclass(eq=False, repr=False)
-class Adapter(Estimator):
-    """What all adapters share. Constructors only store; options are checked before the first row.
+class Adapter(ABC):
+    """The base of all adapters. The constructor only stores options; they are checked before the first row.
 
     Attributes:
-        classifier: g, a zero-shot classifier or any linear one.
+        classifier: g, a zero-shot classifier or any other linear one.
         normalize: Scale embeddings to unit length first; None is what g is meant for: True for prompts, as CLIP does,
             False for any other head.
-        refresh: Images after which a stream solves again (see above).
+        refresh: New images after which a stream solves again, or ``"auto"`` (see above).
     """
 
     classifier: LinearClassifier
     _: KW_ONLY
-    normalize: bool | None = cast("bool | None", Normalize())
+    normalize: bool | None = None
     refresh: Literal["auto"] | int = "auto"
 
-    linear: ClassVar[bool]
+    linear = True
     """Whether the adapted classifier is linear in the embeddings, so that it can be folded and exported."""
+    if TYPE_CHECKING:
 
-    _seen = _held = 0
-    _device = cast("torch.device | None", None)
+        def __getattr__(self, name: str) -> Any:
+            """Learned attributes, which have a trailing underscore."""
 
-    @classmethod
-    def options(cls) -> tuple[str, ...]:
-        """Names of the constructor's arguments after the classifier: what a saved state records."""
-        return tuple(option.name for option in fields(cls) if option.init and option.name != "classifier")
+    _growth = 1.0  # new images, as a share of those solved for, after which a stream solves again
+    _estimator_type = "classifier"  # what scikit-learn before 1.6 asks for
+    _observed = cast("Any", None)
+    _solved_at = 0
+    _names = cast("tuple[str, ...]", ())
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
 
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""
-        check_flag("normalize", self.normalize)
-        if self.classifier.normalize and not self.normalize:
+        if self.normalize is not None:
+            check_flag("normalize", self.normalize)
+        if self.classifier.normalize and self.normalize is False:
             raise ValueError(
                 "normalize: false, but the classifier scales rows to unit length; leave it out, or take a "
                 "LinearClassifier without normalize=True"
@@ -119,20 +128,20 @@ class Adapter(Estimator):
         return False
 
     @abstractmethod
-    def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
-        """Empty accumulators by name, for rows of ``dtype`` on ``device`` of which the first is number ``first``."""
+    def _start(self) -> Any:
+        """What is kept of a stream, still empty."""
 
     @abstractmethod
-    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
-        """Add rows to the accumulators."""
+    def _observe(self, observed: Any, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
+        """Add prepared rows to what is kept."""
 
     @abstractmethod
-    def _solve(self) -> dict[str, Tensor]:
-        """The map for everything observed so far, by name."""
+    def _solve(self, observed: Any) -> dict[str, Tensor]:
+        """What is learned from everything observed, by attribute name without the underscore."""
 
     @abstractmethod
-    def _about(self) -> tuple[Tensor, Tensor]:
-        """Mean ``(d,)`` and variance ``()``, over all dimensions, of the rows that the map was solved for."""
+    def _is_full(self, observed: Any) -> bool:
+        """Whether new rows no longer enlarge the sample that is solved for."""
 
     @abstractmethod
     def _move(self, z: Tensor) -> Tensor:
@@ -143,37 +152,10 @@ class Adapter(Estimator):
         """Adapted logits of prepared rows."""
 
     @abstractmethod
-    def warn(self) -> None:
+    def _warn(self) -> None:
         """Log what the user should know about the fit."""
 
-    @classmethod
-    @abstractmethod
-    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
-        """Figures of a fitted state that need no labels (see :mod:`clip_tca.adapters.diagnosis`).
-
-        Without the classifier, it is recovered from the solution where that holds it.
-        """
-
     # -- fitting -------------------------------------------------------------------------------------------------------
-
-    @property
-    def fitted(self) -> bool:
-        """Whether anything was seen."""
-        return self._device is not None
-
-    def forget(self) -> None:
-        """Be as new, with the same options."""
-        self.__dict__ = self.get_params()
-
-    def begin(self, device: torch.device, dtype: torch.dtype, first: int = 0) -> None:
-        """Forget everything; what follows is a stream of rows of ``dtype`` on ``device``, from row ``first`` on."""
-        self._device, self._dtype = device, compute_dtype(dtype)
-        self._seen = self._held = 0
-        self._solution: dict[str, Tensor] = {}
-        self._cast: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
-        self._waiting: list[Tensor] = []
-        self._schedule = Schedule(self.classifier.n_classes)
-        self._accumulators = self._declare(device, self._dtype, first)
 
     @torch.inference_mode(False)  # what is learned inside inference_mode can be used and updated outside
     def fit(
@@ -187,214 +169,157 @@ class Adapter(Estimator):
         """Adapt to all test embeddings ``z`` ``(n, d)`` at once; an earlier fit is forgotten.
 
         Args:
-            z: Unlabeled test embeddings as a tensor, an array or anything else that
-                :func:`clip_tca.core.conversion.as_array` takes; or any iterable of batches of them, which need not fit
-                in memory together.
-            y: Ignored, whatever it is; here for scikit-learn's pipelines.
-            labels: True classes. Only ``shares="oracle"`` ever looks at them; everything else drops them here.
+            z: Unlabeled test embeddings: a tensor, an array or anything else that
+                :func:`clip_tca.core.conversion.as_array` takes; or an iterable of batches, which need not fit in memory
+                together.
+            y: Ignored; here for scikit-learn's pipelines.
+            labels: True classes. Only ``shares="oracle"`` looks at them; everything else drops them here.
             logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+): certainty is judged by
-                them, in place of the classifier's.
+                them instead of the classifier's.
         """
-        before = self.__dict__.copy()
-        try:
-            if is_batches(z):
-                self._fit_batches(z, labels, logits)
-            else:
-                self._fit_rows(self._checked(z), labels, logits)
-            if self._seen < 2:
-                raise ValueError(
-                    f"embeddings: {self._seen} row; fit needs at least 2 (partial_fit takes single images of a stream)"
-                )
-            self.solve()
-        except BaseException:  # an interrupted or impossible fit leaves the earlier one as it was
-            self.__dict__ = before
-            raise
-        self.warn()
-        return self
-
-    def _fit_rows(
-        self, rows: Tensor, labels: Tensor | np.ndarray | list[int] | None, logits: Tensor | np.ndarray | None
-    ) -> None:
-        scores = check_logits(logits, rows, self.classifier.n_classes)
-        truth = None if labels is None else check_labels(labels, len(rows), self.classifier.n_classes, rows.device)
-        self.check_options()
-        self._check_labels_given(truth is not None)
-        self.begin(rows.device, rows.dtype)
-        self._observe_all(rows, truth if self.uses_labels else None, scores)
-        if len(rows) > 1 and not is_fake(rows) and all(torch.equal(rows[: len(x)], x) for x in rows[1:].split(CHUNK)):
-            log.warning("%s: all %d embeddings are identical", type(self).__name__, len(rows))
-
-    def _fit_batches(self, batches: Iterable[Any], labels: object, logits: object) -> None:
-        if labels is not None or logits is not None:
+        batches = is_batches(z)
+        if batches and (labels is not None or logits is not None):
             raise ValueError("embeddings: an iterable of batches goes without labels and logits; give one matrix")
-        self.forget()
-        for batch in batches:
-            self.partial_fit(batch)
-        if self._device is None:
-            raise ValueError("embeddings: no batches; at least 2 rows are needed")
+        observed, seen = None, 0
+        for batch in z if batches else [z]:
+            rows = self._checked(batch)
+            if observed is None:
+                self.check_options()
+                self._check_labels_given(labels is not None)
+                observed, device = self._start(), rows.device
+            check_device(rows, device)
+            scores, c = self._checked_logits(logits, rows), self.classifier.n_classes
+            truth = None if labels is None else check_labels(labels, len(rows), c, device)
+            self._observe_all(observed, rows, scores, truth if self.uses_labels else None)
+            seen += len(rows)
+        if seen < 2:
+            raise ValueError(
+                f"embeddings: {seen} rows; fit needs at least 2 (partial_fit takes single images of a stream)"
+            )
+        learned = self._solve(observed)  # until here, an earlier fit stays as it was
+        self._begin(observed, device, seen)
+        self._learn(learned)
+        if not batches and not is_fake(rows) and all(torch.equal(rows[: len(x)], x) for x in rows[1:].split(CHUNK)):
+            log.warning("%s: all %d embeddings are identical", type(self).__name__, seen)
+        self._warn()
+        return self
 
     @torch.inference_mode(False)
     def partial_fit(
         self: A, batch: Tensor | np.ndarray, y: object = None, *, logits: Tensor | np.ndarray | None = None
     ) -> A:
-        """Add the next images of a stream, ``(n, d)`` with n ≥ 1. Everything seen so far counts the same.
+        """Add the next images of a stream, ``(n, d)`` with n ≥ 1, and solve if a solution is due.
 
-        ``y`` is ignored; ``logits`` are as in :meth:`fit`.
+        Everything seen so far counts the same. ``y`` is ignored; ``logits`` are as in :meth:`fit`.
         """
         rows = self._checked(batch)
-        scores = check_logits(logits, rows, self.classifier.n_classes)
+        scores = self._checked_logits(logits, rows)
         self._check_labels_given(False)
-        if self._device is None:
+        if self._observed is None:
             self.check_options()
-            self.begin(rows.device, rows.dtype)
-        elif self._device != rows.device:
-            raise ValueError(f"embeddings: on {rows.device}, but this stream began on {self._device}; move the batch")
-        self._observe_all(rows, None, scores)
+            self._begin(self._start(), rows.device)
+        check_device(rows, self._device)
+        if self._waiting and (scores is None) != (self._waiting[-1][1] is None):
+            self._settle()
+        self._waiting.append((rows.clone(), scores))  # the caller may use its tensor again
+        self._waiting_images += len(rows)
+        self.n_seen_ += len(rows)
+        if self._is_due(rows):
+            self.solve()
+        elif self._waiting_images >= CHUNK:
+            self._settle()
         return self
 
-    def _observe_all(self, rows: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
-        if self._solution and logits is None and len(rows) < TOGETHER:  # a stream between two solutions
-            last = self._prepared(rows if self.normalize else rows.clone())  # the caller may use its tensor again
-            self._waiting.append(last)
-            self._held += len(rows)
-            if self._held >= TOGETHER:
-                self._settle()
-        else:
-            self._settle()
-            for start in range(0, len(rows), CHUNK):
-                part = slice(start, start + CHUNK)
-                also = (None if extra is None else extra[part] for extra in (labels, logits))
-                last = self._prepared(rows[part])
-                self._observe(last, *also)
-        self._seen += len(rows)
-        self._schedule.add(len(rows), last if self._solution and logits is None else None)
+    @torch.inference_mode(False)
+    def solve(self: A) -> A:
+        """Solve for everything observed so far, now: at the end of a stream this gives what ``fit`` gives."""
+        if self._observed is None:
+            self._require_fitted()
+        self._settle()
+        self._learn(self._solve(self._observed))
+        return self
+
+    def _begin(self, observed: Any, device: torch.device, seen: int = 0) -> None:
+        self._observed, self._device, self.n_seen_, self._solved_at = observed, device, seen, 0
+        self._waiting: list[tuple[Tensor, Tensor | None]] = []
+        self._unchecked: list[Tensor] = []
+        self._waiting_images = self._unchecked_images = 0
+        self._overruled, self._checked_images = torch.zeros(self.classifier.n_classes, device=device), 0
+
+    def _learn(self, learned: dict[str, Tensor]) -> None:
+        for name, value in learned.items():
+            setattr(self, f"{name}_", value)
+        self._names = tuple(learned)
+        self._converted: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+        self._solved_at = self.n_seen_
+
+    def _observe_all(self, observed: Any, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
+        """Observe rows, a chunk at a time."""
+        for start in range(0, len(z), CHUNK):
+            place = slice(start, start + CHUNK)
+            prepared = self._prepared(z[place] if self._scales else z[place].clone())  # rows may be kept
+            self._observe(observed, prepared, *(None if extra is None else extra[place] for extra in (logits, labels)))
 
     def _settle(self) -> None:
-        """Observe the rows that wait."""
+        """Observe the rows that wait: single rows would cost far more."""
         if self._waiting:
-            rows, self._waiting, self._held = torch.cat(self._waiting), [], 0
-            self._observe(rows, None, None)
+            parts, scores = zip(*self._waiting, strict=True)
+            self._waiting, self._waiting_images = [], 0
+            self._observe_all(self._observed, torch.cat(parts), None if scores[0] is None else torch.cat(scores), None)
 
-    @property
-    def n_seen_(self) -> int:
-        """Number of embeddings seen."""
-        self._require_fitted()
-        return self._seen
+    def _is_due(self, rows: Tensor) -> bool:
+        """Whether a stream has to be solved again; ``rows`` are its newest."""
+        new = self.n_seen_ - self._solved_at
+        if self.refresh != "auto" or not self._solved_at:
+            return not self._solved_at or new >= int(self.refresh)
+        self._unchecked.append(rows[-MOST_CHECKED:].clone())
+        self._unchecked_images += len(self._unchecked[-1])
+        overruled = self._unchecked_images >= CHECKED_IMAGES and self._is_overruled()
+        grown = new >= max(CHECKED_IMAGES, (5 if self._is_full(self._observed) else self._growth) * self._solved_at)
+        return overruled or grown
 
-    # -- solving -------------------------------------------------------------------------------------------------------
-
-    @torch.inference_mode(False)
-    def solve(self) -> dict[str, Tensor]:
-        """Solve for everything observed so far, now; the solution by name."""
-        self._settle()
-        self.use(self._solve())
-        return self._solution
-
-    def use(self, solution: dict[str, Tensor]) -> None:
-        """Apply a solution that was found elsewhere, by another process, for what all have observed."""
-        self._solution = solution
-        self._schedule.solved()
-        self._solved_for: tuple[Tensor, Tensor] | None = None
-        self._cast.clear()
-
-    @property
-    def solution(self) -> dict[str, Tensor]:
-        """The solution as it was found last; empty before."""
-        return self._solution
-
-    def learned(self, name: str) -> Tensor:
-        """One tensor of the solution, brought up to date."""
-        self._update()
-        return self._solution[name]
-
-    def _update(self) -> None:
-        self._require_fitted()
-        if self._schedule.pending or not self._solution:
-            self.solve()
-
-    # -- several streams, several processes ----------------------------------------------------------------------------
-
-    def begin_segment(self, first: int) -> None:
-        """The next row is number ``first`` of the whole stream, whatever has been seen of those before it."""
-        for accumulator in self._accumulators.values():
-            accumulator.begin_segment(first)
-
-    def end_segment(self, number: int) -> None:
-        """The rows since the last segment were segment ``number``.
-
-        Sums over segments are the same to the bit whichever process has seen which.
-        """
-        for accumulator in self._accumulators.values():
-            accumulator.end_segment(number)
-
-    def absorb(self: A, other: A) -> None:
-        """Add what another adapter with the same options has observed."""
-        self._settle()
-        other._settle()
-        self._seen += other._seen
-        self._schedule.add(other._seen)
-        self._schedule.last = other._schedule.last
-        for name, accumulator in self._accumulators.items():
-            accumulator.merge(other._accumulators[name])
-
-    @torch.inference_mode(False)
-    def merge(self: A, other: A) -> A:
-        """An adapter that has seen what both have seen, as if ``other``'s images had come after; neither changes.
-
-        Means and covariances are those of one stream to rounding and so is the pseudo-source. Where an evenly spread
-        sample is kept (``memory``, ``shares="estimated"``) and overflows, it is drawn from what both have kept.
-        """
-        self._require_fitted()
-        other._require_fitted()
-        self._check_same(other)
-        merged = type(self)(self.classifier, **self.parameters())
-        merged.begin(self._device or torch.device("cpu"), self._dtype)
-        merged.absorb(self)
-        merged.absorb(other)
-        return merged
-
-    def _check_same(self, other: Adapter) -> None:
-        if type(self) is not type(other):
-            raise ValueError(f"merge: a {type(self).__name__} and a {type(other).__name__}; both must be of one class")
-        theirs = other.parameters()
-        for name, value in self.parameters().items():
-            if value != theirs[name]:
-                raise ValueError(
-                    f"merge: {name} is {value!r} here and {theirs[name]!r} there; both must have the same options"
-                )
-        if self.classifier is not other.classifier and self.classifier.fingerprint() != other.classifier.fingerprint():
-            raise ValueError("merge: the class texts or their scale differ; both must have the same classifier")
+    def _is_overruled(self) -> bool:
+        """Whether the map overrules g on far more of the unchecked images of some class than is usual."""
+        z, g = self._prepared(torch.cat(self._unchecked)), self.classifier
+        self._unchecked, self._unchecked_images = [], 0
+        zero_shot = g.predict(z)
+        overruled = torch.bincount(zero_shot[self._score(z).argmax(dim=1) != zero_shot], minlength=g.n_classes)
+        usual = self._overruled * (len(z) / (self._checked_images + CHECKED_IMAGES))
+        self._overruled, self._checked_images = self._overruled + overruled, self._checked_images + len(z)
+        return bool((overruled > usual + 2 * usual.sqrt() + 2 + len(z) / 64).any())
 
     # -- using ---------------------------------------------------------------------------------------------------------
 
     def transform(self, z: Array, *, unit: bool = False) -> Array:
         """Adapted embeddings ``(n, d)``, in the dtype of ``z``; with ``unit`` of length one, as an index wants them."""
-        moved = self.apply(self._ready(z), score=False)[0]
-        return like(unit_rows(moved).to(moved.dtype) if unit else moved, z)
+        moved = self._applied(z, self._move)[0]
+        return like((unit_rows(moved) if unit else moved).to(to_tensor(z).dtype), z)
 
     def logits(self, z: Array) -> Array:
         """Class scores ``(n, c)`` after adaptation, in float32 (float64 for float64 input)."""
-        return like(self.apply(self._ready(z), move=False)[1], z)
+        return like(self._applied(z, self._score)[0], z)
 
     def adapt(self, z: Array) -> tuple[Array, Array]:
         """What :meth:`transform` and :meth:`logits` give, at once."""
-        moved, scores = self.apply(self._ready(z))
-        return like(moved, z), like(scores, z)
+        moved, scores = self._applied(z, self._move, self._score)
+        return like(moved.to(to_tensor(z).dtype), z), like(scores, z)
 
-    def apply(self, rows: Tensor, move: bool = True, score: bool = True) -> tuple[Tensor, Tensor]:
-        """Adapted embeddings and logits of finite rows by the solution as it is; what is not asked for has no rows."""
-        if len(rows) <= BLOCK and not move:  # single images of a stream: nothing to be put together
-            return rows[:0], self._score(self._prepared(rows))
-        moved = rows.new_empty(rows.shape if move else (0, rows.shape[1]))
-        shape = (len(rows) if score else 0, self.classifier.n_classes)
-        scores = rows.new_empty(shape, dtype=compute_dtype(rows.dtype))
-        for start in range(0, len(rows), BLOCK):
-            prepared = self._prepared(rows[start : start + BLOCK])
-            if move:
-                moved[start : start + BLOCK] = self._move(prepared)
-            if score:
-                scores[start : start + BLOCK] = self._score(prepared)
-        return moved, scores
+    def predict_proba(self, z: Array) -> Array:
+        """Class probabilities ``(n, c)`` after adaptation: softmax of :meth:`logits`."""
+        return like(self._applied(z, self._score)[0].softmax(dim=1), z)
+
+    @overload
+    def predict(self, z: Array, *, names: Literal[False] = False) -> Array: ...
+    @overload
+    def predict(self, z: Array, *, names: bool) -> Array | np.ndarray: ...
+    def predict(self, z: Array, *, names: bool = False) -> Array | np.ndarray:
+        """Predicted classes ``(n,)`` after adaptation; with ``names`` an array of the names that the classifier has."""
+        best = self._applied(z, self._score)[0].argmax(dim=1)
+        return self.classifier.names_of(best) if names else like(best, z)
+
+    def score(self, z: Array, y: Any) -> float:
+        """Accuracy: the share of rows whose predicted class is ``y`` ``(n,)``, given as numbers or as names."""
+        return self.classifier.accuracy(self._applied(z, self._score)[0].argmax(dim=1), y)
 
     def folded(self) -> LinearClassifier:
         """The adapted classifier as plain weight and bias: predicting after adaptation costs what it did before.
@@ -402,86 +327,132 @@ class Adapter(Estimator):
         Raises:
             ValueError: For a map that is not linear.
         """
+        self._require_fitted()
         if not self.linear:
             raise ValueError(
                 f"{type(self).__name__} is not linear and can't be folded; use LinearTCA or ConditionalTCA"
             )
-        weight, bias = self.learned("weight").T.clone(), self.learned("bias").clone()
-        return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=bool(self.normalize))
+        weight, bias = self.weight_.T.clone(), self.bias_.clone()
+        return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=self._scales)
+
+    def explain(self) -> str:
+        """What was learned and whether to trust it, in words: what ``clip-tca explain`` prints."""
+        from clip_tca.adapters.diagnosis import diagnose
+        from clip_tca.explanation import explanation
+
+        return "\n".join(explanation(diagnose(self), self.classifier.class_names()))
+
+    def _applied(self, z: Any, *maps: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """What each of ``maps`` makes of all rows, a block at a time."""
+        self._require_fitted()
+        blocks = map(self._prepared, self._checked(z).split(ROWS_AT_ONCE))
+        made = zip(*([apply(block) for apply in maps] for block in blocks), strict=True)
+        return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in made]
 
     def _prepared(self, z: Tensor) -> Tensor:
-        return unit_rows(z) if self.normalize else z.to(compute_dtype(z.dtype))
+        return unit_rows(z) if self._scales else z.to(compute_dtype(z.dtype))
 
-    def _solved(self, name: str, z: Tensor) -> Tensor:
-        """A part of the map in the dtype and on the device of ``z``, converted once for each solution."""
+    @property
+    def _scales(self) -> bool:
+        """Whether rows are scaled to unit length."""
+        return self.classifier.unit_rows if self.normalize is None else self.normalize
+
+    def _learned(self, name: str, z: Tensor) -> Tensor:
+        """A learned tensor in the dtype and on the device of ``z``, converted once for each solution."""
         key = (name, z.device, z.dtype)
-        if key not in self._cast:
-            self._cast[key] = self._solution[name].to(z.device, z.dtype)
-        return self._cast[key]
+        if key not in self._converted:
+            self._converted[key] = getattr(self, f"{name}_").to(z.device, z.dtype)
+        return self._converted[key]
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
-    def parameters(self) -> dict[str, Any]:
-        """The options by name."""
-        return {name: getattr(self, name) for name in self.options()}
-
-    def state(self) -> SavedState:
-        """Options, counters and everything learned: what :meth:`save` writes."""
-        self._update()
-        solution = {f"solution.{name}": tensor for name, tensor in self._solution.items()}
-        return self._saved(solution, {name: part.state() for name, part in self._accumulators.items()})
-
-    def partial_state(self) -> SavedState:
-        """Options, counters, g and what was observed, not solved: one part of a fit, to be merged with others."""
-        self._settle()
-        g = {"classifier.weight": self.classifier.weight, "classifier.bias": self.classifier.bias}
-        return self._saved(g, {name: part.partial_state() for name, part in self._accumulators.items()})
-
-    def _saved(self, tensors: dict[str, Tensor], observed: dict[str, dict[str, Tensor]]) -> SavedState:
-        parts = {f"{name}.{key}": tensor for name, part in observed.items() for key, tensor in part.items()}
-        return SavedState(
-            kind=type(self).__name__,
-            options=self.parameters(),
-            counters={
-                "seen": self._seen,
-                "last": self._schedule.last,
-                "dtype": str(self._dtype).removeprefix("torch."),
-            },
-            shape=(self.classifier.dim, self.classifier.n_classes),
-            classifier=self.classifier.fingerprint(),
-            tensors={**tensors, **parts},
-            classes=self.classifier.classes,
-        )
-
     def save(self, path: str | Location) -> None:
-        """Write the options and everything learned to one safetensors file; a stream can go on from it."""
-        save_state(locate(path), self.state())
+        """Write options, classifier and everything learned to one safetensors file; a stream can go on from it."""
+        from clip_tca.adapters.state import save_adapter
+
+        self._require_fitted()
+        self._settle()
+        save_adapter(self, path)
 
     @classmethod
-    def load(cls: type[A], path: str | Location, classifier: LinearClassifier, device: str | None = None) -> A:
-        """Read what :meth:`save` wrote, onto ``device`` (default: where the classifier is).
+    def load(cls: type[A], path: str | Location, device: str | torch.device | None = None) -> A:
+        """Read what :meth:`save` wrote, classifier included, onto ``device`` (default: the CPU)."""
+        from clip_tca.adapters.state import load
 
-        A classifier without names of its classes gets those that were saved.
-        """
-        target = torch.device(device) if device else classifier.device
-        saved = read_state(locate(path), target)
-        saved.check(path, cls.__name__, classifier)
-        classifier = classifier if classifier.classes else classifier.named(saved.classes)
-        try:
-            adapter = cls(classifier, **saved.options)
-            adapter.begin(target, getattr(torch, saved.counters["dtype"]))
-            sizes = {"d": classifier.dim, "c": classifier.n_classes}
-            for name, accumulator in adapter._accumulators.items():
-                accumulator.restore(saved.part(name), sizes)
-            adapter._seen, adapter._schedule.last = saved.counters["seen"], saved.counters["last"]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{path}: a part of the saved state is missing or wrong ({error}); save it again"
-            ) from None
-        adapter.use(saved.part("solution"))
+        adapter = load(path, device, cls)
+        if not isinstance(adapter, cls):
+            kind = type(adapter).__name__
+            raise ValueError(f"{path}: holds a {kind}, not a {cls.__name__}; use {kind}.load or clip_tca.load")
         return adapter
 
-    # -- what comes in -------------------------------------------------------------------------------------------------
+    # -- scikit-learn's contract ---------------------------------------------------------------------------------------
+
+    def fit_transform(self, z: Array, y: object = None) -> Array:
+        """:meth:`fit`, then the adapted embeddings; ``y`` is ignored."""
+        return self.fit(z).transform(z)
+
+    def fit_predict(self, z: Array, y: object = None) -> Array:
+        """:meth:`fit`, then the predicted classes; ``y`` is ignored."""
+        return self.fit(z).predict(z)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments as they were given, the classifier among them; ``deep`` changes nothing."""
+        return {option.name: getattr(self, option.name) for option in fields(self) if option.init}
+
+    def set_params(self: A, **params: Any) -> A:
+        """Change arguments of the constructor; what was learned with the earlier ones is forgotten.
+
+        Raises:
+            ValueError: If there is no such argument.
+        """
+        allowed = list(self.get_params())
+        if unknown := [name for name in params if name not in allowed]:
+            raise ValueError(f"{type(self).__name__}: no parameter {unknown[0]!r}; allowed are {', '.join(allowed)}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        if params:
+            self._observed, self._solved_at = None, 0
+            for name in ("n_seen", *self._names):
+                vars(self).pop(f"{name}_", None)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {option.name: option.default for option in fields(self)}
+        given = {name: value for name, value in self.get_params().items() if name != "classifier"}
+        changed = [f"{name}={value!r}" for name, value in given.items() if repr(value) != repr(defaults[name])]
+        return f"{type(self).__name__}({', '.join([repr(self.classifier), *changed])})"
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes ``(c,)`` as :meth:`predict` gives them: 0 to c - 1, in the order of the classifier."""
+        return np.arange(self.classifier.n_classes)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Dimension of the embeddings; not there before the first is seen."""
+        self._require_fitted()
+        return self.classifier.dim
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._solved_at > 0
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=False),
+            transformer_tags=TransformerTags(preserves_dtype=["float64", "float32"]),
+            classifier_tags=ClassifierTags(poor_score=True),
+            input_tags=InputTags(),
+        )
+
+    # -- checks --------------------------------------------------------------------------------------------------------
+
+    def _require_fitted(self) -> None:
+        if not self._solved_at:  # scikit-learn's own error where it is in use
+            kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", NotFittedError)
+            raise kind(f"{type(self).__name__} is not fitted yet; call fit(z) or partial_fit(batch) first")
 
     def _checked(self, z: object) -> Tensor:
         if not isinstance(self.classifier, LinearClassifier):
@@ -494,30 +465,9 @@ class Adapter(Estimator):
         check_rows(rows, self.classifier.dim)
         return rows
 
-    def _ready(self, z: Tensor | np.ndarray) -> Tensor:
-        """Checked rows, with a map that is fresh enough for them."""
-        self._require_fitted()
-        rows = self._checked(z)
-        schedule = self._schedule
-        if not self._solution or len(rows) > schedule.last:
-            self._update()
-        elif self.refresh != "auto":
-            if schedule.pending >= self.refresh:
-                self._update()
-        elif schedule.pending and schedule.due(self._seen, self._count_overruled, self._before):
-            self._update()
-        return rows
-
-    def _before(self) -> tuple[Tensor, Tensor]:
-        """What :meth:`_about` says, found once for each solution."""
-        if self._solved_for is None:
-            self._solved_for = self._about()
-        return self._solved_for
-
-    def _count_overruled(self, z: Tensor) -> int:
-        """For how many prepared rows the map and g predict different classes."""
-        g = self.classifier
-        return int((self._score(z).argmax(dim=1) != g.exact_logits(z).argmax(dim=1)).sum())
+    def _checked_logits(self, logits: Tensor | np.ndarray | None, rows: Tensor) -> Tensor | None:
+        """Another method's class scores of the rows."""
+        return check_logits(logits, rows, self.classifier.n_classes)
 
     def _check_labels_given(self, given: bool) -> None:
         if self.uses_labels and not given:
@@ -525,3 +475,48 @@ class Adapter(Estimator):
                 "shares: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
                 "or choose one that needs none: estimated, uniform, predicted, global"
             )
+
+
+def check_device(rows: Tensor, device: torch.device) -> None:
+    """Raise ValueError unless the rows of a stream are on one device."""
+    if rows.device != device:
+        raise ValueError(f"embeddings: on {rows.device}, but this stream began on {device}; move the batch")
+
+
+# -- class shares ------------------------------------------------------------------------------------------------------
+
+
+def check_shares(shares: Shares, classifier: LinearClassifier, names: Sequence[str]) -> None:
+    """Raise ValueError if ``shares`` is neither one of ``names`` nor a share for each class of ``classifier``."""
+    if isinstance(shares, (Tensor, np.ndarray, list, tuple, dict)):
+        share_vector(shares, classifier)
+    else:
+        one_of("shares", shares, (*names, "a number for each class", "{class name: number}"))
+
+
+def share_vector(shares: Any, classifier: LinearClassifier) -> Tensor:
+    """Given shares ``(c,)``, which add up to one.
+
+    Raises:
+        ValueError: If there is not one number ≥ 0 for each class, or all are zero.
+    """
+    c = classifier.n_classes
+    if isinstance(shares, dict):
+        names = classifier.classes
+        if names is None:
+            raise ValueError("shares: class names, but the classifier has none; give classes= to it, or a list")
+        if strange := [name for name in shares if name not in names]:
+            raise ValueError(f"shares: {strange[0]!r} is no class; the classes are {', '.join(names[:10])}")
+        if missing := [name for name in names if name not in shares]:
+            raise ValueError(f"shares: none for {missing[0]!r}; name every class, absent ones with 0")
+        shares = [shares[name] for name in names]
+    values = shares.reshape(-1).tolist() if isinstance(shares, (Tensor, np.ndarray)) else list(shares)
+    if len(values) != c:
+        raise ValueError(f"shares: {len(values)} numbers for {c} classes; give one for each class, in their order")
+    for share in values:
+        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= float(share) < float("inf"):
+            raise ValueError(f"shares: {share!r}; a number ≥ 0 is needed for each class")
+    vector = torch.tensor([float(share) for share in values], dtype=torch.float64)
+    if not float(vector.sum()) > 0:
+        raise ValueError("shares: all are 0; at least one class must be present")
+    return (vector / vector.sum()).to(classifier.device)

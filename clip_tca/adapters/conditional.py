@@ -1,111 +1,561 @@
-"""ConditionalTCA: align each class, not the mixture of all.
+"""ConditionalTCA: align each class, not the mixture of all classes.
 
-The covariance of the whole test set is Σ = Σ_within + Σ_between, and Σ_between depends on how often each class occurs.
-Aligning Σ therefore aligns class proportions too, which is why LinearTCA gains so much from leaked proportions. Here
-the test embeddings are modelled class by class instead, with one shared covariance:
-
-    z | y = c  ~  N(m_c, S)
-
-The prediction p⁰ of the classifier g (weight w_c, bias b_c) is the second source of evidence. By Bayes, up to a
-constant in c,
+The covariance of a test set is Σ = Σ_within + Σ_between, and Σ_between depends on how often each class occurs.
+Aligning Σ therefore aligns class proportions as well. ConditionalTCA models the embeddings class by class, with one
+shared covariance, z | y = c ~ N(m_c, S). The prediction p⁰ of the classifier g (weight w_c, bias b_c) is a second
+source of evidence. By Bayes' rule, up to a constant in c,
 
     log q(c | z) = λ log p⁰(c | z) + β log N(z; m_c, S) + γ log π_c                                          (1)
                  = z·(λ w_c + β S⁻¹m_c) + λ b_c − ½ β m_cᵀS⁻¹m_c + γ log π_c ,
 
-because zᵀS⁻¹z is the same for all classes: q is again a linear classifier. Its parameters are estimated from the soft
-assignments by a few EM rounds that start at q = p⁰, cooled where g is over-confident (p⁰ stays in (1), so the classes
-keep their names):
+because zᵀS⁻¹z is the same for all classes. So q is a linear classifier again. Its parameters come from soft
+assignments, by a few rounds of EM that start at q = p⁰ (p⁰ stays in (1), so the classes keep their names):
 
     n_c = Σᵢ q_ic ,   m_c = Σᵢ q_ic zᵢ / (n_c + κ) ,   Ŝ = Σᵢ_c q_ic (zᵢ−m_c)(zᵢ−m_c)ᵀ / n      (z centred)     (2)
 
-so soft counts, class sums and the total scatter are sufficient. Of many classes, a round leaves out those of which rows
-have less than rounding, and rounds end when they change nothing (:mod:`clip_tca.adapters.candidates`). Nine safeguards:
+The safeguards, in the order of the functions below:
 
-* **A start that doubts an over-confident g.** A fine-tuned network is sure also where it errs, and the rounds would
-  settle on its errors. The first q is g at the temperature that its opinions of neighbouring images ask for, about 1
-  for zero-shot classifiers, and a g that is far too sure is cooled for good (n ≥ 8c;
-  :mod:`clip_tca.adapters.overconfidence`).
-* **The first S from neighbours.** Errors of g put scatter between classes into the first Ŝ, which hides the directions
-  that separate them. Nearest neighbours are mostly of one class whatever g takes them for, so the first S has the shape
-  of the covariance of their differences, and the trace of Ŝ.
-* **Trust that grows.** In d dimensions N outweighs everything. β rises to its full weight over up to five rounds: at
-  once where there are 30 images a class and the classes look equally frequent, slowly where they don't, so that absent
-  classes are starved by the prior before the Gaussians settle on them. Its full weight is min(1, n/8c): with fewer
-  images than 8 a class p⁰ decides more and more.
+* **Start temperature.** An over-confident g is sure of its errors too, and EM would settle on them. Nearest neighbours
+  mostly share a class, so the temperature t at which g best predicts its own opinion of the neighbour tells how much
+  too sure g is (n ≥ 8c). Neighbours share errors, so t says too little: the first q is g at t³. If t > 2, g is divided
+  by t/2 for good, and the first q is that g at 2³.
+* **First covariance from neighbours.** Errors of g put scatter between classes into the first Ŝ. The first S takes its
+  shape from the differences of nearest neighbours instead, and its trace from Ŝ.
+* **Shrunken means and covariance.** κ, the ratio of variance within classes to variance between them, adds that many
+  pseudo-images at the overall mean to each class. S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)).
+* **Class prior from agreement.** π_c ∝ 1 + Σᵢ q_ic p⁰_ic counts only what q and p⁰ agree on, so an absent class can't
+  support itself. γ = min(2, 6u) grows with the imbalance u = 1 + log Σπ_c² / log c, less what chance adds. u is capped
+  by its value after two rounds without a prior. If that value is not clearly larger than the imbalance of g's own
+  predictions, one class attracts images of others, and u is set to 0 (n ≥ 8c). Given shares are used with γ = 1.
+* **Leave-one-out assignment.** m_c contains zᵢ, which pulls zᵢ to its class by d/n_c nats. Without its own share,
+  zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly. The final bias is corrected for the same effect.
+* **Growing trust.** In d dimensions N outweighs everything else. β rises to its full weight over 5 rounds if there are
+  at most 30 images per class or the classes look unequal (u ≥ 0.3), and over fewer otherwise. Its full weight is
+  min(1, n/8c).
+* **Keep g if it is confident.** On images like those it was trained on, g is right, and it is sure of the predictions
+  that would change. If its mean confidence in those, at temperature t, is above 0.65, g is kept. This does not apply
+  if ``shares`` are not estimated. Below 8 images g is kept as well.
 
-* **Leave-one-out assignment.** m_c contains zᵢ, which in d dimensions pulls zᵢ to the class it is in by d/n_c nats.
-  When zᵢ is assigned, its own share is taken out: zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly.
-  The same bias in the final classifier, E‖m_c‖² too large by d/n_c, is corrected in its bias.
-* **Shrunken means.** κ, the ratio of variance within classes to variance between them, counts as that many images at
-  the mean of all (empirical Bayes). With few noisy images the Gaussians fade out and p⁰ decides.
-* **Shrunken covariance.** S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)): a prior worth d/2 images.
-* **Class priors from agreement.** π_c ∝ 1 + Σᵢ q_ic p⁰_ic counts only what q and p⁰ agree on. An absent class collects
-  soft counts by mistake, but hardly any support from p⁰; n_c alone would reinforce itself. γ goes by how unequal the
-  classes are, u = 1 + log Σπ_c² / log c less what chance adds: γ = min(2, 6u), nothing for equally frequent classes.
-  Two rounds without a prior are made first, and their u is the most that is believed, because the shares that g
-  predicts exaggerate what it is partial to. If they are hardly more unequal than what g predicts, a class attracts
-  images of others, and all are taken as equally frequent (n ≥ 8c). Shares that are given (``shares``) are the prior,
-  with γ = 1.
-* **No quarrel with a g that knows.** On images like those it was trained on, g is right and clusters can only spoil it.
-  There it is also sure of the predictions that would change. Where its mean confidence in those (at the temperature
-  that its neighbours ask for, ``disputed_``) is above 0.65, g is kept as it is; on shifted domains it is lower.
-* **Too few images.** Below 8 images g is kept as it is.
+The logits of (1) are over-confident in d dimensions. They are divided by one temperature, at which the mean confidence
+is that of g plus 0.3 for each changed prediction, up to 0.99. ``transform`` moves an embedding by the least that makes
+g agree with q: z′ = z + (logits − logits⁰)·pinv(W), with W the centred weights of g.
 
-In d dimensions (1) is overconfident, so the final logits are divided by one temperature, chosen so that the mean
-confidence is that of g and 0.3 for each changed prediction. It does not change a prediction.
+All rounds work along the principal axes of the rows, where the total scatter is diagonal: with fewer classes than
+dimensions a round then costs n·d·c in place of n·d². eval/defaults.md has the evidence for some of
+the constants.
 
-``transform`` moves each embedding by the least that makes g agree with q: with W the centred weights of g,
-z′ = z + (logits − logits⁰)·pinv(W). (Exact while those weights are linearly independent; for more classes than
-dimensions it is the least-squares answer, and ``logits`` and ``predict`` use (1) itself.)
-
-Related: TransCLIP (Zanella et al., NeurIPS 2024) and StatA (Zanella et al., CVPR 2025) fit Gaussians with a
+Related work: TransCLIP (Zanella et al., NeurIPS 2024) and StatA (Zanella et al., CVPR 2025) fit Gaussians with a
 KL-to-text term by block updates; Wang et al. (ICLR 2024) use Gaussian discriminant analysis with labelled shots;
 ADAPT (Zhang et al., NeurIPS 2025) keeps per-class banks and a shared covariance.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.adapters import diagnosis
-from clip_tca.adapters.accumulator import Accumulator
-from clip_tca.adapters.attributes import Learned
-from clip_tca.adapters.base import Adapter, log
-from clip_tca.adapters.diagnosis_record import Diagnosis
-from clip_tca.adapters.gaussian_fit import FEWEST_IMAGES, KEPT, fit_gaussians, least_move, match_confidence
-from clip_tca.adapters.reservoir import Reservoir
-from clip_tca.adapters.shares import Shares, check_shares, plain, share_vector
-from clip_tca.adapters.state import SavedState
-from clip_tca.adapters.statistics import Moments
+from clip_tca.adapters.base import Adapter, Shares, check_shares, log, share_vector
+from clip_tca.adapters.statistics import EvenSample, Moments, evenly, moments
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.tensors import double, is_fake
+
+FEWEST_IMAGES = 8
+"""With fewer images g is kept as it is."""
+NEIGHBOURS = 3
+NEIGHBOUR_ROWS = 512
+"""Rows among which neighbours are searched, or 8 for each class if that is more."""
+MOST_CONFIDENT = 0.65
+"""Mean confidence of g in the predictions that would change, above which g is kept."""
+MAY_STOP = 4
+"""The first round after which EM may stop early."""
+NO_CHANGE = 1e-3
+"""EM stops when no class count changes by as many images."""
+ROWS_AT_ONCE = 1024
+
+
+# -- g and its neighbours ----------------------------------------------------------------------------------------------
+
+
+def log_probabilities(z: Tensor, g: LinearClassifier, temperature: float = 1.0) -> Tensor:
+    """log p⁰ ``(n, c)`` of the rows of ``z`` ``(n, d)``, in their dtype."""
+    weight, bias = g.weight.to(z), g.bias.to(z)
+    log_p = z.new_empty(len(z), len(bias))
+    for part, out in zip(z.split(ROWS_AT_ONCE), log_p.split(ROWS_AT_ONCE), strict=True):
+        torch.log_softmax(torch.addmm(bias, part, weight.T) / temperature, dim=1, out=out)
+    return log_p
+
+
+def spread_rows(z: Tensor, most: int) -> Tensor:
+    """Indices of at most ``most`` rows, spread along the first coordinate: the same rows in any order of ``z``."""
+    order = z.sum(dim=1).argsort(stable=True)
+    return order[z[order, 0].argsort(stable=True)][evenly(len(z), most)]
+
+
+def nearest(y: Tensor, count: int) -> Tensor:
+    """Indices ``(n, k)`` of the ``count`` nearest other rows of each row of ``y`` ``(n, r)``, the nearest first."""
+    squares, found = y.square().sum(dim=1), []
+    for start in range(0, len(y), ROWS_AT_ONCE):
+        distance = torch.addmm(squares, y[start : start + ROWS_AT_ONCE], y.T, alpha=-2)
+        distance.diagonal(start).fill_(float("inf"))
+        found.append(distance.topk(min(count, len(y) - 1), largest=False).indices)
+    return torch.cat(found)
+
+
+def neighbour_temperature(log_p: Tensor, neighbour: Tensor) -> float:
+    """t ≥ 1 at which p ∝ exp(log p⁰ / t) predicts best, in log-likelihood, what g says of the ``neighbour`` ``(n,)``.
+
+    At that t the derivative is zero: E_p[log p⁰] equals the expectation under the neighbour's probabilities.
+    """
+    wanted = double((log_p[neighbour].exp() * log_p).sum())
+
+    def surplus(log_t: float) -> Tensor:
+        return double(((log_p / math.exp(log_t)).softmax(dim=1) * log_p).sum()) - wanted
+
+    return math.exp(falling_root(surplus, 0.0, math.log(1e4)))
+
+
+def local_covariance(y: Tensor, neighbours: Tensor) -> Tensor:
+    """Covariance ``(r, r)``, of trace 1, of the differences of rows ``(n, r)`` to their ``neighbours`` ``(n, k)``."""
+    gaps = torch.cat([y - y[column] for column in neighbours.T])
+    scatter = double(gaps.T @ gaps)
+    return scatter / scatter.trace().clamp_min(torch.finfo(scatter.dtype).tiny)
+
+
+# -- equation (2) ------------------------------------------------------------------------------------------------------
+
+
+class Rows(NamedTuple):
+    """The rows along their principal axes, and what g says of them.
+
+    Attributes:
+        y: ``(n, r)`` centred rows along the axes, r = min(n, d).
+        log_p: ``(n, c)`` log p⁰.
+        mean: ``(d,)`` mean of the rows.
+        axes: ``(d, r)`` orthonormal columns.
+        scatter: ``(r,)`` Σᵢ yᵢ² along each axis.
+    """
+
+    y: Tensor
+    log_p: Tensor
+    mean: Tensor
+    axes: Tensor
+    scatter: Tensor
+
+
+def along_axes(z: Tensor, log_p: Tensor, m: Moments | None = None) -> Rows:
+    """Rotate ``z`` ``(n, d)`` to its principal axes; ``m`` are its moments if they are known."""
+    n, d = z.shape
+    m = m or moments(z)
+    mean = m.mean.to(z.dtype)
+    if n < d:
+        _, roots, turned = torch.linalg.svd(z - mean, full_matrices=False)
+        axes, scatter = turned.T, double(roots).square()
+    else:
+        total = m.covariance.trace().clamp_min(torch.finfo(m.covariance.dtype).tiny)
+        values, axes = torch.linalg.eigh((m.covariance / total).to(z.dtype))
+        scatter = double(values).clamp_min(0) * total * (n - 1)
+    y = torch.cat([(part - mean) @ axes for part in z.split(ROWS_AT_ONCE)])
+    return Rows(y, log_p, m.mean, axes, scatter)
+
+
+class Statistics(NamedTuple):
+    """Sums over the soft assignments q: n_c, Σᵢ q_ic² and Σᵢ q_ic p⁰_ic, each ``(c,)``, and Σᵢ q_ic yᵢ ``(c, r)``."""
+
+    counts: Tensor
+    squares: Tensor
+    support: Tensor
+    sums: Tensor
+
+    @classmethod
+    def empty(cls, rows: Rows) -> Statistics:
+        """Zeros."""
+        counts, squares, support = rows.scatter.new_zeros(3, rows.log_p.shape[1])
+        return cls(counts, squares, support, rows.scatter.new_zeros(len(counts), len(rows.scatter)))
+
+    def add(self, y: Tensor, q: Tensor, log_p: Tensor) -> None:
+        """Add rows ``y`` ``(m, r)`` with q and log p⁰, both ``(m, c)``."""
+        self.counts.add_(q.sum(dim=0))
+        self.squares.add_(q.square().sum(dim=0))
+        self.support.add_((q * log_p.exp()).sum(dim=0))
+        self.sums.add_(q.T @ y)
+
+
+class Gaussians(NamedTuple):
+    """N(m_c, S) along the axes, with S⁻¹ = diag(``diagonal``) + FᵀF.
+
+    Attributes:
+        kappa: ``()`` κ.
+        totals: ``(c,)`` n_c + κ.
+        means: ``(c, r)`` m_c.
+        diagonal: ``(r,)``.
+        factor: ``(·, r)`` F.
+    """
+
+    kappa: Tensor
+    totals: Tensor
+    means: Tensor
+    diagonal: Tensor
+    factor: Tensor
+
+    def times_precision(self, x: Tensor) -> Tensor:
+        """S⁻¹xᵢ ``(n, r)`` of the rows of ``x``."""
+        return x * self.diagonal + (x @ self.factor.T) @ self.factor
+
+    def squared_lengths(self, x: Tensor) -> Tensor:
+        """xᵢᵀS⁻¹xᵢ ``(n,)`` of the rows of ``x``, in their dtype."""
+        return x.square() @ self.diagonal.to(x) + (x @ self.factor.to(x).T).square_().sum(dim=1)
+
+
+def prior_images(rows: Rows, soft: Statistics) -> Tensor:
+    """κ ``()``: the ratio of variance within classes to variance between them, from 2 to 100.
+
+    Σᵢ q_ic²/n_c of the variance within classes shows up between the class means as noise, and is taken off.
+    """
+    n, counts = len(rows.y), soft.counts.clamp_min(torch.finfo(soft.counts.dtype).tiny)
+    total = rows.scatter.sum() / n
+    seen = (soft.sums.square().sum(dim=1) / counts).sum() / n
+    noise = (soft.squares / counts).sum() / n
+    within = torch.minimum((total - seen) / (1 - noise).clamp_min(1e-3), total)
+    between = seen - within * noise
+    return torch.where(between > 0, within / between, 100.0).clamp(2.0, 100.0)
+
+
+def class_gaussians(rows: Rows, soft: Statistics, a: float, shape: Tensor | None = None) -> Gaussians:
+    """Equation (2) with shrinkage ``a``; ``shape`` ``(r, r)`` of trace 1 replaces that of Ŝ.
+
+    Along the axes the total scatter Λ is diagonal, so Ŝ = (Λ − Σ_c (n_c + 2κ) m_c m_cᵀ) / n and S = B − EᵀE with B
+    diagonal and a row of E for each class. By Woodbury, S⁻¹ = B⁻¹ + FᵀF with F = (I − EB⁻¹Eᵀ)^{-1/2} E B⁻¹: 7 times
+    faster than inverting S for 8,192 rows of 7 classes in 512 dimensions. Otherwise S = LLᵀ and F = L⁻¹.
+    """
+    n, d = len(rows.y), len(rows.mean)
+    kappa = prior_images(rows, soft)
+    totals = soft.counts + kappa
+    means = soft.sums / totals[:, None]
+    removed = (totals + kappa).sqrt()[:, None] * means
+    spread = rows.scatter.sum() / n
+    # identical rows leave no variance within classes: keep a positive one that stays finite when inverted
+    floor = torch.maximum(0.01 * spread, 1e-9 * (spread + rows.mean.square().sum())).clamp_min(1e-30)
+    variance = torch.maximum(spread - removed.square().sum() / n, floor) / d
+    ridge = (a + 1e-6) * variance
+    diagonal = rows.scatter * ((1 - a) / n) + ridge
+    e = removed * ((1 - 2e-6) * ((1 - a) / n) ** 0.5)  # a little less, so that rounding can't make S indefinite
+    if shape is None and len(e) < len(diagonal):
+        diagonal = diagonal.reciprocal()
+        rest = torch.eye(len(e), dtype=e.dtype, device=e.device) - (e * diagonal) @ e.T
+        return Gaussians(kappa, totals, means, diagonal, solve_lower(rest, e * diagonal))
+    if shape is None:
+        s = diagonal.diag() - e.T @ e
+    else:
+        s = shape * ((1 - a) * variance * d)
+        s.diagonal().add_(ridge)
+    eye = torch.eye(len(s), dtype=s.dtype, device=s.device)
+    return Gaussians(kappa, totals, means, torch.zeros_like(diagonal), solve_lower(s, eye))
+
+
+def solve_lower(positive: Tensor, right: Tensor) -> Tensor:
+    """L⁻¹ · ``right`` for the Cholesky factor L of ``positive``."""
+    solved: Tensor = torch.linalg.solve_triangular(torch.linalg.cholesky(positive), right, upper=False)
+    return solved
+
+
+# -- the class prior ---------------------------------------------------------------------------------------------------
+
+
+def imbalance(support: Tensor) -> Tensor:
+    """u ``()`` of the counts ``support`` ``(c,)``: 0 for equally frequent classes, up to 1 for a single one."""
+    total = support.sum() + len(support)
+    squares = ((support + 1) / total).square().sum()
+    squares = ((squares - 2 / total) / (1 - 2 / total)).clamp_min(1 / len(support))
+    return 1 + squares.log() / math.log(max(2, len(support)))
+
+
+def imbalance_is_artefact(unequal: Tensor, predicted: Tensor) -> Tensor:
+    """Whether the classes look ``unequal`` only because g gives many images of other classes to one class.
+
+    If classes are unequal in truth, q and g agree on shares that are more unequal than those that g predicts
+    (``predicted`` ``(c,)`` counts), because its errors are spread. A class that attracts others shows the opposite.
+    From 0.3 on it has to do so clearly, and above 0.4 the classes are taken to be unequal in any case.
+    """
+    return (unequal < 0.4) & (unequal < torch.where(unequal < 0.3, 1.1, 0.75) * imbalance(predicted))
+
+
+def no_prior(support: Tensor) -> Tensor:
+    """Zeros ``(c,)``."""
+    return torch.zeros_like(support)
+
+
+def agreed_prior(support: Tensor, cap: Tensor) -> Tensor:
+    """γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic = ``support`` ``(c,)``; the imbalance counts up to ``cap``."""
+    prior = (support + 1) / (support.sum() + len(support))
+    return (6 * torch.minimum(imbalance(support), cap)).clamp_max(2.0) * prior.log()
+
+
+def given_prior(shares: Tensor, n: int) -> Tensor:
+    """log π_c ``(c,)`` of given shares: half an image more for each class, unless its share is 0."""
+    counts = shares * n + torch.where(shares > 0, 0.5, 1e-9)
+    return (counts / counts.sum()).log()
+
+
+# -- equation (1) ------------------------------------------------------------------------------------------------------
+
+
+class Estimate(NamedTuple):
+    """What EM ends with: q ``(n, c)``, its statistics, the last Gaussians, γ log π_c ``(c,)`` and β ``()``."""
+
+    q: Tensor
+    soft: Statistics
+    gaussians: Gaussians
+    log_prior: Tensor
+    trust: Tensor
+
+
+class Start(NamedTuple):
+    """Where EM starts: the temperature of g, and the statistics, Gaussians and yᵢᵀS⁻¹yᵢ ``(n,)`` of the first round."""
+
+    temperature: float
+    soft: Statistics
+    gaussians: Gaussians
+    lengths: Tensor
+
+
+def start_at(rows: Rows, temperature: float, local: Tensor, a: float) -> Start:
+    """The first q is g at ``temperature``, the first S has the shape ``local`` ``(r, r)``."""
+    soft = Statistics.empty(rows)
+    for y, log_p in zip(rows.y.split(ROWS_AT_ONCE), rows.log_p.split(ROWS_AT_ONCE), strict=True):
+        soft.add(y, (log_p / temperature).softmax(dim=1), log_p)
+    gaussians = class_gaussians(rows, soft, a, local)
+    lengths = torch.cat([gaussians.squared_lengths(y) for y in rows.y.split(ROWS_AT_ONCE)])
+    return Start(temperature, soft, gaussians, lengths)
+
+
+def responsibilities(
+    rows: Rows, q: Tensor, gaussians: Gaussians, lengths: Tensor | None, log_prior: Tensor, trust: Tensor, anchor: float
+) -> Statistics:
+    """Replace q ``(n, c)`` by equation (1), each row without its own share of m_c; returns the statistics of the new q.
+
+    ``lengths`` ``(n,)`` are yᵢᵀS⁻¹yᵢ, if they are known.
+    """
+    precision_means = gaussians.times_precision(gaussians.means)
+    weight = (trust * precision_means).to(q)
+    bias = (-0.5 * trust * (gaussians.means * precision_means).sum(dim=1)).to(q)
+    half, totals, log_prior = (-0.5 * trust).to(q), gaussians.totals.to(q), log_prior.to(q)
+    soft = Statistics.empty(rows)
+    for start in range(0, len(q), ROWS_AT_ONCE):
+        place = slice(start, start + ROWS_AT_ONCE)
+        y, log_p, part = rows.y[place], rows.log_p[place], q[place]
+        length = gaussians.squared_lengths(y) if lengths is None else lengths[place]
+        density = torch.addmm(bias, y, weight.T).add_((half * length)[:, None])
+        density.div_(part.div_(totals).neg_().add_(1).square_())  # leave one out
+        torch.softmax(density.add_(log_prior).add_(log_p, alpha=anchor), dim=1, out=part)
+        soft.add(y, part, log_p)
+    return soft
+
+
+def expectation_maximization(
+    rows: Rows, start: Start, rounds: int, prior: Callable[[Tensor], Tensor], ramp: Tensor, anchor: float, a: float
+) -> Estimate:
+    """``rounds`` of (2) and (1) from a start; β rises over ``ramp`` rounds.
+
+    ``prior`` makes γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic ``(c,)``. Rounds that change nothing are left out.
+    """
+    n, c = rows.log_p.shape
+    q, soft = torch.empty_like(rows.log_p), start.soft
+    for log_p, part in zip(rows.log_p.split(ROWS_AT_ONCE), q.split(ROWS_AT_ONCE), strict=True):
+        torch.softmax(log_p / start.temperature, dim=1, out=part)
+    for step in range(rounds):
+        gaussians, lengths = (class_gaussians(rows, soft, a), None) if step else (start.gaussians, start.lengths)
+        log_prior = prior(soft.support)
+        trust = ((step + 1) / ramp).clamp_max(1.0) * min(1.0, n / (8 * c))
+        before, soft = soft, responsibilities(rows, q, gaussians, lengths, log_prior, trust, anchor)
+        if step >= MAY_STOP and not is_fake(q) and bool((soft.counts - before.counts).abs().max() < NO_CHANGE):
+            break
+    return Estimate(q, soft, gaussians, log_prior, trust)
+
+
+def discriminant(rows: Rows, e: Estimate) -> tuple[Tensor, Tensor, Tensor]:
+    """Means ``(c, d)``, weight ``(c, d)`` and bias ``(c,)`` of β log N(z; m_c, S) + γ log π_c.
+
+    About E[yᵀS⁻¹y]/n_c of the squared length of an estimated mean is noise, and is taken off the bias.
+    """
+    totals = e.soft.counts + e.gaussians.kappa
+    means = e.soft.sums / totals[:, None]
+    precision_means = e.gaussians.times_precision(means)
+    length = rows.scatter @ (e.gaussians.diagonal + e.gaussians.factor.square().sum(dim=0)) / len(rows.y)
+    squares = (means * precision_means).sum(dim=1) - length * e.soft.counts / totals.square()
+    axes = double(rows.axes)
+    weight = e.trust * precision_means @ axes.T
+    return means @ axes.T + rows.mean, weight, e.log_prior - 0.5 * e.trust * squares - weight @ rows.mean
+
+
+# -- the whole fit -----------------------------------------------------------------------------------------------------
+
+
+class GaussianFit(NamedTuple):
+    """The adapted classifier, with what it was estimated from; :class:`ConditionalTCA` names its parts."""
+
+    weight: Tensor
+    bias: Tensor
+    counts: Tensor
+    means: Tensor
+    start_temperature: Tensor
+    disputed: Tensor
+
+
+def fit_conditional(
+    z: Tensor,
+    g: LinearClassifier,
+    shrinkage: Literal["auto"] | float = "auto",
+    anchor: float = 1.0,
+    rounds: int = 8,
+    shares: Tensor | None = None,
+    m: Moments | None = None,
+) -> GaussianFit:
+    """Estimate the classifier of equation (1) from the unlabeled, prepared rows of ``z`` ``(n, d)``.
+
+    ``shares`` ``(c,)`` are those of the classes if they are known, ``m`` the moments of the rows.
+    """
+    (n, d), c = z.shape, g.n_classes
+    g_weight, g_bias = double(g.weight.to(z.device)), double(g.bias.to(z.device))
+    one = torch.ones_like(g_bias[0])
+    log_p = log_probabilities(z, g)
+    if n < FEWEST_IMAGES:
+        p = double(log_p.exp())
+        counts = p.sum(dim=0)
+        return GaussianFit(g_weight, g_bias, counts, p.T @ double(z) / counts.clamp_min(1e-30)[:, None], one, 0 * one)
+    rows = along_axes(z, log_p, m)
+    a = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
+
+    subset = spread_rows(z, max(NEIGHBOUR_ROWS, 8 * c))
+    neighbours = nearest(rows.y[subset], NEIGHBOURS)
+    t = neighbour_temperature(log_p[subset], neighbours[:, 0]) if n >= 8 * c else 1.0
+    excess, t = max(1.0, t / 2), min(2.0, t)
+    if excess > 1:
+        rows = rows._replace(log_p=log_probabilities(z, g, excess))
+    start = start_at(rows, t**3, local_covariance(rows.y[subset], neighbours), a)
+
+    g_labels = rows.log_p.argmax(dim=1)
+    if shares is None:
+        trial = expectation_maximization(rows, start, 2, no_prior, one, anchor, a)
+        unequal = imbalance(trial.soft.support)
+        if n >= 8 * c:
+            predicted = torch.zeros_like(g_bias).index_add(0, g_labels, torch.ones_like(double(z[:, 0])))
+            unequal = torch.where(imbalance_is_artefact(unequal, predicted), 0.0, unequal)
+        prior: Callable[[Tensor], Tensor] = partial(agreed_prior, cap=unequal)
+    else:
+        shares = shares.to(g_bias) / shares.sum()
+        unequal = 1 + shares.square().sum().log() / math.log(max(2, c))
+        known = given_prior(shares, n)
+        prior = lambda _: known  # noqa: E731
+    ramp = 1 + 4 * (unequal / 0.3).clamp(min(1.0, 30 * c / n), 1.0)
+    estimate = expectation_maximization(rows, start, rounds, prior, ramp, anchor, a)
+
+    means, weight, bias = discriminant(rows, estimate)
+    weight, bias = weight + anchor / excess * g_weight, bias + anchor / excess * g_bias
+    disputed = disputed_confidence(rows.log_p, t, estimate.q.argmax(dim=1) != g_labels)
+    disputed = disputed if shares is None else 0 * disputed  # shares that are not estimated are reason to change
+    kept = disputed > MOST_CONFIDENT
+    weight, bias = torch.where(kept, g_weight, weight), torch.where(kept, g_bias, bias)
+    return GaussianFit(weight, bias, estimate.soft.counts, means, t**3 * excess * one, disputed)
+
+
+def disputed_confidence(log_p: Tensor, t: float, changed: Tensor) -> Tensor:
+    """Mean confidence ``()`` of g at temperature ``t`` in the rows that are ``changed`` ``(n,)``; 0 if none is."""
+    confidence = [(part / t).softmax(dim=1).amax(dim=1) for part in log_p.split(ROWS_AT_ONCE)]
+    return (double(torch.cat(confidence)) * changed).sum() / changed.sum().clamp_min(1)
+
+
+def matching_temperature(z: Tensor, weight: Tensor, bias: Tensor, g: LinearClassifier) -> float:
+    """The temperature ≥ 1 of the adapted logits at which their mean confidence is what one expects.
+
+    That is the mean confidence of g plus 0.3 for each changed prediction, because about so many more are right.
+    """
+    z = z[evenly(len(z), 8192)]
+    confidence, g_labels = log_probabilities(z, g).max(dim=1)
+    logits = torch.addmm(bias.to(z), z, weight.to(z).T)
+    changed = double(logits.argmax(dim=1) != g_labels).mean()
+    goal = (double(confidence.exp()).mean() + 0.3 * changed).clamp_max(0.99)
+    gaps = (logits - logits.amax(dim=1, keepdim=True)).split(ROWS_AT_ONCE)
+
+    def surplus(log_t: float) -> Tensor:
+        parts = [(part / 2**log_t).exp_().sum(dim=1).reciprocal_() for part in gaps]
+        return double(torch.cat(parts)).mean() - goal
+
+    return float(2 ** falling_root(surplus, 0.0, 20.0))
+
+
+def falling_root(f: Callable[[float], Tensor], low: float, high: float, tolerance: float = 1e-6) -> float:
+    """Where the falling function ``f`` is zero between two numbers, or the nearer end; by Ridders' method."""
+    first = f(low)
+    if is_fake(first):
+        return low
+    f_low, f_high = float(first), float(f(high))
+    if f_low <= 0 or f_high > 0:
+        return low if f_low <= 0 else high
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        f_middle = float(f(middle))
+        x = middle + (middle - low) * f_middle / math.sqrt(f_middle**2 - f_low * f_high)
+        f_x = float(f(x))
+        points = sorted([(low, f_low), (middle, f_middle), (x, f_x), (high, f_high)])
+        low, f_low = [point for point in points if point[1] > 0][-1]
+        high, f_high = next(point for point in points if point[1] <= 0)
+        if min(f_low, -f_high) < tolerance * 1e-3:
+            break
+    return low if f_low < -f_high else high
+
+
+def least_move(weight: Tensor, bias: Tensor, g: LinearClassifier) -> tuple[Tensor, Tensor]:
+    """Matrix ``(d, d)`` and offset ``(d,)`` of the smallest move after which g predicts what ``weight`` predicts.
+
+    The pseudo-inverse comes from the eigenvectors of the smaller of WWᵀ and WᵀW; singular values below 1e-6 of the
+    largest count as zero.
+    """
+    g_weight, g_bias = double(g.weight.to(weight.device)), double(g.bias.to(weight.device))
+    w = g_weight - g_weight.mean(dim=0)
+    wide = len(w) >= w.shape[1]
+    values, vectors = torch.linalg.eigh(w.T @ w if wide else w @ w.T)
+    inverses = torch.where(values > 1e-12 * values[-1], values.reciprocal(), 0.0)
+    inverse = (vectors * inverses) @ vectors.T
+    inverse = w @ inverse if wide else inverse @ w
+    difference, gap = bias - g_bias, weight - weight.mean(dim=0) - w
+    matrix = gap.T @ inverse
+    matrix.diagonal().add_(1.0)
+    return matrix, (difference - difference.mean()) @ inverse
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConditionalTCA(Adapter):
     """Class-conditional correlation alignment: soft class means and one shared, shrunk within-class covariance.
 
-    A stream keeps an evenly spread sample of what it has seen (``memory`` rows), from which the classifier is
-    estimated anew when due. ``fit`` does the same with all rows at once, so both give the same state; only the
-    predictions made on the way, from fewer images, differ (eval/batch_size.md says by how much).
+    ``fit`` and ``partial_fit`` both estimate the classifier from at most ``memory`` evenly spread rows.
 
     Attributes:
-        classifier: g, a zero-shot classifier or any linear one.
-        shares: How frequent the classes are, the prior π: a number for each class or ``{class name: number}`` where it
-            is known; else ``"estimated"``, ``"uniform"`` or ``"predicted"`` (as g predicts).
+        classifier: g, a zero-shot classifier or any other linear one.
+        shares: How frequent the classes are, the prior π: a number for each class or ``{class name: number}`` if you
+            know it, otherwise ``"estimated"``, ``"uniform"`` or ``"predicted"`` (as g predicts).
         shrinkage: a of the within-class covariance: ``"auto"`` or a number from 0 to 1.
         anchor: λ, the weight of the log-probabilities of g.
-        rounds: How often assignments and parameters are re-estimated.
+        rounds: Number of EM rounds.
         memory: Rows kept for the estimate; ``"auto"`` is 8192, or 32 for each class if that is more.
         normalize: Scale embeddings to unit length first; None is True for prompts, False for any other head.
-        refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
+        refresh: New images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
 
-    Learned state: ``weight_`` (d, c), ``bias_`` (c,), ``counts_`` (c,), ``means_`` (c, d), ``temperature_``,
-    ``start_temperature_``, ``disputed_``, ``W_`` (d, d) and ``offset_`` (d,) of ``transform``, ``n_seen_``.
+    Learned attributes:
+        W_, offset_: ``(d, d)`` and ``(d,)``: ``transform`` is zW + offset.
+        weight_, bias_: ``(d, c)`` and ``(c,)`` of the adapted classifier.
+        counts_, means_: ``(c,)`` soft class counts in the sample and ``(c, d)`` class means.
+        temperature_: What the logits were divided by.
+        start_temperature_: What those of g were divided by in the first assignment.
+        disputed_: Mean confidence of g in the predictions that would change, at temperature t.
+        n_seen_: Number of embeddings seen.
     """
 
     shares: Shares = "estimated"
@@ -114,21 +564,7 @@ class ConditionalTCA(Adapter):
     rounds: int = 8
     memory: Literal["auto"] | int = "auto"
 
-    linear: ClassVar[bool] = True
-
-    W_ = Learned("matrix", "``(d, d)`` matrix of ``transform``.")
-    offset_ = Learned("offset", "``(d,)`` offset of ``transform``.")
-    weight_ = Learned("weight", "``(d, c)`` weight of the classifier.")
-    bias_ = Learned("bias", "``(c,)`` bias of the classifier.")
-    counts_ = Learned("counts", "``(c,)`` soft class counts in the sample.")
-    means_ = Learned("means", "``(c, d)`` class means.")
-    temperature_ = Learned("temperature", "``()`` what the logits were divided by.")
-    start_temperature_ = Learned("start_temperature", "``()`` what those of g were divided by in the first assignment.")
-    disputed_ = Learned("disputed", "``()`` mean confidence of g in the predictions that would change.")
-
-    def __post_init__(self) -> None:
-        """Take shares in any form."""
-        self.shares = plain(self.shares)
+    _growth = 0.5
 
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""
@@ -139,81 +575,44 @@ class ConditionalTCA(Adapter):
         check_whole("rounds", self.rounds)
         check_whole("memory", self.memory, 2, also="auto")
 
-    def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
-        c, d = self.classifier.n_classes, self.classifier.dim
-        self._sample = Reservoir(max(8192, 32 * c) if self.memory == "auto" else self.memory, d, device, dtype, first)
-        return {"sample": self._sample}
+    def _start(self) -> EvenSample:
+        return EvenSample(max(8192, 32 * self.classifier.n_classes) if self.memory == "auto" else self.memory)
 
-    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
+    def _observe(self, observed: EvenSample, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
+        observed.add(z)
+
+    def _checked_logits(self, logits: Tensor | np.ndarray | None, rows: Tensor) -> None:
         if logits is not None:
             raise ValueError("logits: ConditionalTCA estimates class by class from its own classifier; use LinearTCA")
-        self._sample.update(z)
 
-    def _solve(self) -> dict[str, Tensor]:
-        rows = self._sample.rows()
-        shares = self._shares(rows)
-        fitted = fit_gaussians(rows, self.classifier, self.shrinkage, self.anchor, self.rounds, shares=shares)
-        fitted = match_confidence(fitted, rows)
-        matrix, offset = least_move(fitted.classifier, self.classifier)
-        return {
-            "matrix": matrix,
-            "offset": offset,
-            "weight": fitted.classifier.weight.T.contiguous(),
-            "bias": fitted.classifier.bias,
-            "counts": fitted.counts,
-            "means": fitted.means,
-            "temperature": fitted.temperature,
-            "start_temperature": fitted.start_temperature,
-            "disputed": fitted.disputed,
-        }
+    def _solve(self, observed: EvenSample) -> dict[str, Tensor]:
+        z, g = observed.rows(), self.classifier
+        fitted = fit_conditional(z, g, self.shrinkage, self.anchor, self.rounds, self._shares(z))
+        t = 1.0 if len(z) < FEWEST_IMAGES else matching_temperature(z, fitted.weight, fitted.bias, g)
+        weight, bias = fitted.weight / t, fitted.bias / t
+        matrix, offset = least_move(weight, bias, g)
+        learned = {"W": matrix, "offset": offset, "weight": weight.T.contiguous(), "bias": bias}
+        return {**fitted._asdict(), **learned, "temperature": torch.full_like(bias[0], t)}
 
-    def _shares(self, rows: Tensor) -> Tensor | None:
-        """Class shares ``(c,)``; None where they are estimated with the classes."""
+    def _shares(self, z: Tensor) -> Tensor | None:
+        """Class shares ``(c,)``; None if they are estimated."""
         c = self.classifier.n_classes
-        if self.shares == "uniform":
-            return torch.ones(c, device=rows.device)
+        if not isinstance(self.shares, str):
+            return share_vector(self.shares, self.classifier)
         if self.shares == "predicted":
-            return torch.bincount(self.classifier.exact_logits(rows).argmax(dim=1), minlength=c)
-        return None if isinstance(self.shares, str) else share_vector(self.shares, self.classifier)
+            return torch.bincount(log_probabilities(z, self.classifier).argmax(dim=1), minlength=c)
+        return torch.ones(c, device=z.device) if self.shares == "uniform" else None
 
-    def _about(self) -> tuple[Tensor, Tensor]:
-        rows = self._sample.rows()
-        mean = rows.mean(dim=0)
-        return mean, rows.square().sum(dim=1).mean() - mean.square().sum()
+    def _is_full(self, observed: EvenSample) -> bool:
+        return observed.full
 
     def _move(self, z: Tensor) -> Tensor:
-        return torch.addmm(self._solved("offset", z), z, self._solved("matrix", z))
+        return torch.addmm(self._learned("offset", z), z, self._learned("W", z))
 
     def _score(self, z: Tensor) -> Tensor:
-        return torch.addmm(self._solved("bias", z), z, self._solved("weight", z))
+        return torch.addmm(self._learned("bias", z), z, self._learned("weight", z))
 
-    def warn(self) -> None:
-        """Log what the user should know about the fit."""
-        images = min(self._seen, self._sample.size)
+    def _warn(self) -> None:
+        images = len(self._observed.rows())
         if images < FEWEST_IMAGES:
-            log.warning("ConditionalTCA: %d images; below %d zero-shot is kept", images, FEWEST_IMAGES)
-
-    @classmethod
-    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
-        """Figures of a fitted state that need no labels."""
-        solution, rows = saved.part("solution"), saved.tensors["sample.rows"]
-        counts, moments = solution["counts"], Moments.of(rows)
-        spread = (moments.scatter.diagonal().sum() / moments.n).sqrt()
-        shift = solution["offset"] + moments.mean @ solution["matrix"] - moments.mean
-        squares = diagnosis.movement(moments.scatter, moments.n, shift, solution["matrix"])
-        g = classifier
-        if g is None and len(counts) <= len(shift):
-            weight, bias = solution["weight"], solution["bias"]
-            centred = {"weight": weight - weight.mean(dim=1, keepdim=True), "bias": bias - bias.mean()}
-            g = diagnosis.recovered_classifier(solution["matrix"], solution["offset"], centred)
-        predicted = None if g is None else g.exact_logits(rows).argmax(dim=1)
-        after = LinearClassifier(solution["weight"].T, solution["bias"]).exact_logits(rows).argmax(dim=1)
-        gaps = (solution["means"] - moments.mean).square().sum(dim=1)
-        return {
-            **diagnosis.common_figures(saved, spread, shift, squares, diagnosis.changed(rows, g, after)),
-            "predicted": None if predicted is None else torch.bincount(predicted, minlength=len(counts)).tolist(),
-            "counts": [round(count, 2) for count in counts.tolist()],
-            "between": diagnosis.ratio((counts * gaps).sum() / moments.n, spread.square()),
-            "temperature": float(solution["temperature"]),
-            "kept": "disputed" in solution and float(solution["disputed"]) > KEPT,
-        }
+            log.warning("ConditionalTCA: %d images; with fewer than %d g is kept as it is", images, FEWEST_IMAGES)

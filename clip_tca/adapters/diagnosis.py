@@ -1,168 +1,123 @@
-"""Diagnosis of a fitted adapter: a few numbers that need no labels.
+"""Diagnosis of a fitted adapter: a few numbers that need no labels. Importing this module needs no torch.
 
-How large the shift was, how far embeddings move, what was chosen of each class and how certain that was. All comes from
-the tensors of a saved state (:mod:`clip_tca.adapters.state`): for z′ = (z − μ_t)W + μ̂_s the mean squared move is
+How large the shift was, how far embeddings move, what was chosen of each class and how certain that was. The mean
+squared move by z′ = zW + offset follows from the mean μ and the covariance Σ of the embeddings. The mean moves by
+s = offset + μW − μ, and
 
-    E‖z′ − z‖² = ‖μ̂_s − μ_t‖² + tr((W − I)ᵀ Σ_t (W − I)),
+    E‖z′ − z‖² = ‖s‖² + tr((W − I)ᵀ Σ (W − I)).
 
-exactly, from the statistics alone. Distances are given in units of the *spread* √tr Σ_t, the root mean square distance
-of the embeddings from their mean. Which figures an adapter has is said by its own ``diagnose``.
+Distances are in units of the *spread* √tr Σ, the root mean square distance of the embeddings from their mean.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from clip_tca.adapters.diagnosis_record import Diagnosis
-from clip_tca.adapters.pseudo_source import select
-from clip_tca.adapters.registry import adapter_classes
-from clip_tca.adapters.shares import CANDIDATES, row_weights
-from clip_tca.adapters.state import SavedState
-from clip_tca.adapters.statistics import Moments, StreamMoments, coral_distance
-from clip_tca.classifier import LinearClassifier
-from clip_tca.core.tensors import exact
+from clip_tca.explanation import Diagnosis
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from clip_tca.adapters.base import Adapter
 
 
 def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | None = None) -> Diagnosis:
-    """The diagnosis of a fitted adapter.
+    """The diagnosis of a fitted LinearTCA, MLPTCA or ConditionalTCA.
 
     Args:
         adapter: A fitted adapter.
-        before: ``(n,)`` classes predicted without it, if the rows are at hand.
+        before: ``(n,)`` classes predicted without it. If they are not given, predictions are compared on the sample
+            that the adapter keeps.
         after: ``(n,)`` classes predicted with it.
     """
-    figures = adapter.diagnose(adapter.state(), adapter.classifier)
-    if before is not None and after is not None:
-        figures["changed"] = int((before != after).sum()) / len(after)
-    return figures
+    from clip_tca.adapters.conditional import MOST_CONFIDENT, ConditionalTCA
+    from clip_tca.adapters.statistics import moments
 
-
-def diagnose_state(saved: SavedState) -> Diagnosis:
-    """The diagnosis of a saved state, without the classifier it was fitted with.
-
-    Raises:
-        ValueError: If a part of the state is missing, or it is of no adapter of this package.
-    """
-    classes = adapter_classes()
-    if saved.kind not in classes:
-        raise ValueError(f"holds a {saved.kind!r}; allowed are {', '.join(classes)}")
-    try:
-        return classes[saved.kind].diagnose(saved, None)
-    except (KeyError, IndexError, RuntimeError) as error:
-        raise ValueError(f"a part of the saved state is missing or wrong ({error}); save it again") from None
-
-
-def common_figures(
-    saved: SavedState, spread: Tensor, shift: Tensor, squares: Tensor, changed: float | None
-) -> Diagnosis:
-    """The figures of every adapter, from the shift of the means and the mean squared move; ``predicted`` is missing."""
-    return {
-        "kind": saved.kind,
-        "embeddings": saved.counters["seen"],
-        "dim": saved.shape[0],
-        "classes": saved.shape[1],
-        "spread": float(spread),
-        "mean_shift": ratio(shift.norm(), spread),
-        "movement": ratio(squares.clamp_min(0).sqrt(), spread),
-        "predicted": None,
-        "changed": changed,
-    }
-
-
-def moments_of(saved: SavedState) -> Moments:
-    """Moments of all rows that were seen."""
-    return StreamMoments.restored(saved.part("moments")).total()
-
-
-def of_alignment(saved: SavedState, squares: Tensor, changed: float | None) -> Diagnosis:
-    """The figures of an adapter that aligns to a pseudo-source; ``squares`` is the mean squared move."""
-    solution, moments, bank = saved.part("solution"), moments_of(saved), saved.part("bank")
-    spread = (moments.scatter.diagonal().sum() / moments.n).sqrt()
-    sigmas = solution["covariance"], solution["pseudo_source_covariance"]
-    mean, largest = _chosen_uncertainty(saved, solution, bank)
+    adapter._require_fitted()
+    adapter._settle()
+    fitted: Any = adapter  # learned attributes are not declared
+    g, rows, conditional = adapter.classifier, _kept_rows(adapter), isinstance(adapter, ConditionalTCA)
+    m = moments(rows) if conditional else fitted._observed.moments.total()
+    sigma = m.covariance * ((m.n - 1) / m.n)
+    spread = sigma.trace().clamp_min(0).sqrt()
+    spread = spread * (spread > 1e-12 * m.mean.norm())  # less than that is rounding: all embeddings are the same
+    shift, change = fitted.offset_ + m.mean @ fitted.W_ - m.mean, fitted.W_.clone()
+    change.diagonal().sub_(1)
+    squares = shift @ shift + (change * (sigma @ change)).sum()
+    if not adapter.linear:
+        shift, squares = fitted.pseudo_source_mean_ - fitted.mean_, (fitted._move(rows) - rows).square().sum(1).mean()
+    zero_shot, adapted = _predictions(adapter, rows)
+    if before is None or after is None:
+        before, after = zero_shot, adapted
     figures: Diagnosis = {
-        **common_figures(saved, spread, solution["pseudo_source_mean"] - solution["mean"], squares, changed),
-        "correlation_distance": float(coral_distance(*sigmas)),
-        "covariance_shift": ratio((sigmas[0] - sigmas[1]).norm(), sigmas[0].norm()),
-        "predicted": bank["predicted"].tolist(),
-        "chosen": solution["pseudo_source_counts"].tolist(),
-        "uncertainty_mean": mean,
-        "uncertainty_max": largest,
+        "kind": type(adapter).__name__,
+        "embeddings": adapter.n_seen_,
+        "dim": g.dim,
+        "classes": g.n_classes,
+        "spread": float(spread),
+        "mean_shift": _ratio(shift.norm(), spread),
+        "movement": _ratio(squares.clamp_min(0).sqrt(), spread),
+        "predicted": (zero_shot.bincount(minlength=g.n_classes) if conditional else fitted.predicted_).tolist(),
+        "changed": None if before is None or after is None else int((before != after).sum()) / len(after),
     }
-    if "shares" in solution and shares_of(saved) not in ("global", "oracle", "uniform"):  # else the counts say it
-        figures["shares"] = [round(share, 4) for share in solution["shares"].tolist()]
-    if "agreement" in solution:
-        agreement = (round(value, 4) for value in solution["agreement"].tolist())
-        figures["agreement"] = dict(zip(CANDIDATES, agreement, strict=True))
+    if not conditional:
+        return _with_pseudo_source(figures, adapter)
+    counts, gaps = fitted.counts_, (fitted.means_ - m.mean).square().sum(dim=1)
+    return {
+        **figures,
+        "counts": [round(count, 2) for count in counts.tolist()],
+        "between": _ratio((counts * gaps)[counts > 0].sum() / m.n, spread.square()),
+        "temperature": float(fitted.temperature_),
+        "kept": float(fitted.disputed_) > MOST_CONFIDENT,
+    }
+
+
+def _with_pseudo_source(figures: Diagnosis, adapter: Any) -> Diagnosis:
+    """The figures of an adapter that has a pseudo-source."""
+    from clip_tca.adapters.linear import conditional_predictions
+    from clip_tca.adapters.statistics import coral_distance
+
+    sigma, other, c = adapter.covariance_, adapter.pseudo_source_covariance_, adapter.classifier.n_classes
+    score = adapter.uncertainty_ / (math.log(c) if adapter.uncertainty == "entropy" else 1 - 1 / c)
+    figures = {
+        **figures,
+        "correlation_distance": float(coral_distance(sigma, other)),
+        "covariance_shift": _ratio((sigma - other).norm(), sigma.norm()),
+        "chosen": adapter.pseudo_source_counts_.tolist(),
+        "shares": [round(share, 4) for share in adapter.shares_.tolist()],
+        "shares_from": adapter._share_mode,
+        "uncertainty_mean": float(score.mean()) if len(score) else None,
+        "uncertainty_max": float(score.max()) if len(score) else None,
+    }
+    if adapter._share_mode == "estimated":
+        sample, judge = conditional_predictions(adapter._observed, adapter.classifier)
+        made = adapter.classifier.predict(sample), adapter._score(sample).argmax(dim=1)
+        before, after = (round(float((predicted == judge).double().mean()), 4) for predicted in made)
+        figures["agreement"] = {"zero-shot": before, "adapted": after}
     return figures
 
 
-def movement(scatter: Tensor, n: float, shift: Tensor, w: Tensor) -> Tensor:
-    """Mean squared move of n rows by z′ = (z − μ)W + μ + ``shift``, from their centred scatter ``(d, d)``."""
-    change = w - torch.eye(len(w), dtype=w.dtype, device=w.device)
-    return shift @ shift + (change * (scatter @ change)).sum() / n
+def _kept_rows(adapter: Any) -> Any:
+    """The sample of prepared rows ``(m, d)`` that an adapter keeps, or None: LinearTCA does only to estimate shares."""
+    from clip_tca.adapters.statistics import EvenSample
+
+    kept = adapter._observed
+    if not isinstance(kept, EvenSample):
+        kept = kept.sample if adapter.linear else kept.rows
+    return kept.rows() if kept.seen else None
 
 
-def recovered_classifier(matrix: Tensor, offset: Tensor, solution: dict[str, Tensor]) -> LinearClassifier | None:
-    """The classifier g (up to what is common to all classes) for which g(z·matrix + offset) is the adapted classifier.
-
-    That is how adapted classifiers are made, so their states hold g implicitly. None where the map can't be inverted.
-    """
-    weight, bias = solution["weight"], solution["bias"]
-    g_weight, singular = torch.linalg.solve_ex(matrix, weight)
-    if int(singular) or not bool(torch.isfinite(g_weight).all()):
-        return None
-    error = (matrix @ g_weight - weight).norm()
-    if float(error) > 1e-6 * float(weight.norm()):
-        return None
-    return LinearClassifier(g_weight.T, bias - offset @ g_weight)
+def _predictions(adapter: Any, rows: Tensor | None) -> tuple[Any, Any]:
+    """What g and the adapter predict for prepared rows, ``(m,)`` each; None if another method's scores were used."""
+    certain: Any = getattr(adapter._observed, "certain", None)
+    grouped = certain is not None and adapter._share_mode != "global"
+    judged_by_g = not grouped or certain.group.equal(adapter.classifier.predict(certain.rows))
+    if rows is None or not judged_by_g:
+        return None, None
+    return adapter.classifier.predict(rows), adapter._score(rows).argmax(dim=1)
 
 
-def shares_of(saved: SavedState) -> object:
-    """The option ``shares``, which version 0.1 called ``balance``."""
-    return saved.options.get("shares", saved.options.get("balance"))
-
-
-def predicted_by(g: LinearClassifier, saved: SavedState) -> bool:
-    """Whether the rows of the bank are grouped by the predictions of ``g``, as far as the state tells."""
-    bank = saved.part("bank")
-    if shares_of(saved) == "global" or not len(bank["rows"]):
-        return True
-    return torch.equal(g.exact_logits(bank["rows"]).argmax(dim=1), bank["group"])
-
-
-def changed(rows: Tensor | None, g: LinearClassifier | None, after: Tensor | None) -> float | None:
-    """Share of the rows whose predicted class is another ``after`` adaptation; None if any input is missing."""
-    if rows is None or g is None or after is None:
-        return None
-    return int((g.exact_logits(rows).argmax(dim=1) != after).sum()) / len(after)
-
-
-def ratio(value: Tensor, unit: Tensor) -> float | None:
-    """``value`` in units of ``unit``; None where that is zero, because all embeddings are the same."""
+def _ratio(value: Tensor, unit: Tensor) -> float | None:
+    """``value`` in units of ``unit``; None where that is zero."""
     return float(value / unit) if float(unit) > 0 else None
-
-
-def _chosen_uncertainty(
-    saved: SavedState, solution: dict[str, Tensor], bank: dict[str, Tensor]
-) -> tuple[float, float] | tuple[None, None]:
-    """Mean and maximum over the chosen, as a share of a pure guess's; None where the state does not tell the chosen."""
-    counts = solution["pseudo_source_counts"]
-    quota = counts.sum().reshape(1) if shares_of(saved) == "global" else counts
-    index = select(bank["score"], bank["group"], quota)
-    if len(index) and len(index) == int(counts.sum()):
-        rows = exact(bank["rows"][index])
-        weighed = "shares" in solution and shares_of(saved) not in ("global", "oracle")
-        mean = row_weights(solution["shares"], bank["group"][index]) @ rows if weighed else rows.mean(dim=0)
-        if torch.allclose(mean, solution["pseudo_source_mean"], atol=1e-6):
-            guess = math.log(len(counts)) if saved.options["uncertainty"] == "entropy" else 1 - 1 / len(counts)
-            score = bank["score"][index] / guess
-            return float(score.mean()), float(score.max())
-    return None, None

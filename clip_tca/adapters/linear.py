@@ -1,42 +1,300 @@
-"""Test-time Correlation Alignment (You, Lu and Huang, ICML 2025): LinearTCA.
+"""LinearTCA: Test-time Correlation Alignment with a linear map (You, Lu and Huang, ICML 2025).
 
-From unlabeled test embeddings the most certain ones, the pseudo-source, are selected, and all embeddings are mapped so
-that their mean and covariance match it: z′ = (z − μ_t)W + μ̂_s with WᵀΣ_tW = Σ̂_s. The class below reads in that order:
-observe, select, weigh, solve, apply. Certainty is in :mod:`clip_tca.adapters.pseudo_source`, class shares are in
-:mod:`clip_tca.adapters.shares`, the solvers of W in :mod:`clip_tca.adapters.solvers`.
+The most certain test embeddings, the *pseudo-source*, stand in for the source data. All embeddings are mapped so that
+their mean and covariance match those of the pseudo-source:
+
+    z′ = (z − μ_t) W + μ̂_s ,    WᵀΣ_tW = Σ̂_s .
+
+1. **Certainty.** ω = ‖onehot(argmax p) − p‖² in the paper, the entropy of p in its public code (:func:`uncertainty`).
+2. **Selection.** Each predicted class gives its k most certain embeddings (:func:`certain_rows`). The paper's
+   equation takes the k most certain overall; its public code takes ⌊k·nᵢ/n₀⌋ of class i with the counts nᵢ of the
+   **true** labels.
+3. **Class shares.** A row weighs the share of its class divided by the number of rows of that class. The covariance
+   of a mixture depends mostly on these shares. By default they are estimated: the shares with which LinearTCA
+   predicts most nearly what ConditionalTCA predicts (:func:`estimate_shares`).
+4. **Map.** W is unique only up to a rotation, and accuracy depends on which one is taken. The paper's closed form,
+   U_tΛ_t^{1/2}Û_sᵀΛ̂_s^{-1/2}, does not satisfy its equation. :func:`monge` and :func:`coral` do, and
+   :func:`gradient` is what the paper recommends in practice. Covariances are shrunk by Ledoit and Wolf's amount
+   first.
+
+============= ================================================================================ ============
+shares        weight of each predicted class                                                   needs labels
+============= ================================================================================ ============
+numbers       what you know                                                                    no
+``estimated`` what brings predictions nearest to ConditionalTCA's                              no
+``uniform``   all the same                                                                     no
+``predicted`` as often as the classifier predicts it                                           no
+``global``    the k most certain overall, whatever their class (the paper's equation)          no
+``oracle``    ⌊k·nᵢ/n₀⌋ rows by the **true** labels (the public code: a label leak)            yes
+============= ================================================================================ ============
 """
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from clip_tca.adapters import diagnosis
-from clip_tca.adapters.accumulator import Accumulator
-from clip_tca.adapters.attributes import Learned
-from clip_tca.adapters.base import Adapter, class_log, log
-from clip_tca.adapters.diagnosis_record import Diagnosis
-from clip_tca.adapters.pseudo_source import SHARES, UNCERTAINTIES, PseudoSourceBank, Uncertainty, select
-from clip_tca.adapters.reservoir import Reservoir
-from clip_tca.adapters.shares import Shares, check_shares, estimate_shares, plain, row_weights, share_vector
-from clip_tca.adapters.solvers import EXACT, SOLVERS, Solver, gradient, in_span
-from clip_tca.adapters.state import SavedState
-from clip_tca.adapters.statistics import Moments, StreamMoments, ledoit_wolf_shrinkage, shrink
+from clip_tca.adapters.base import Adapter, Shares, check_shares, class_log, log, share_vector
+from clip_tca.adapters.conditional import fit_conditional, spread_rows
+from clip_tca.adapters.statistics import (
+    EvenSample,
+    Moments,
+    RunningMoments,
+    ledoit_wolf,
+    shrink,
+    symmetric_product,
+    weighted_moments,
+)
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
-from clip_tca.core.tensors import exact, exact_dtype
+from clip_tca.core.tensors import double, is_fake
 
+Uncertainty = Literal["distance", "entropy"]
+Solver = Literal["monge", "coral", "gradient", "mean"]
 Shrinkage = Literal["auto"] | float
-L = TypeVar("L", bound="LinearTCA")
+SHARES = ("estimated", "uniform", "predicted", "global", "oracle")
 
-LEAST_ROWS, MOST_ROWS = 1024, 2048
-"""Rows from which ``estimated`` class counts are taken: 32 for each class within these bounds, but 8 in any case."""
+LARGEST_K = 20
+"""The largest k that ``"auto"`` gives."""
+ALL_COUNTED, COUNTED_ROWS = 10_000, 3072
+"""Up to ALL_COUNTED rows, classes are counted on all of them; of more, on COUNTED_ROWS evenly spread rows. Both are 8
+per class if that is more."""
+COUNTING_ROUNDS = 5
+"""Rounds of the ConditionalTCA that counts the classes."""
+TRIED_ROWS = 4096
+"""Rows of the pseudo-source with which shares are tried, at most."""
+NO_SHRINKAGE = 1e-4
+"""Below this shrinkage moments are summed in float64, because W inverts very small variances."""
 
-ROUNDING = 1e-4
-"""Shrinkage below which W inverts variances that are lost in products of float32."""
+
+# -- certainty and selection -------------------------------------------------------------------------------------------
+
+
+def uncertainty(p: Tensor, kind: Uncertainty = "distance") -> Tensor:
+    """How uncertain each row of the probabilities ``p`` ``(n, c)`` is, ``(n,)``.
+
+    1 − max p is the sum of the other probabilities, so that rows remain ordered when max p rounds to one.
+    """
+    one_of("uncertainty", kind, get_args(Uncertainty))
+    others = p.scatter(1, p.argmax(dim=1, keepdim=True), 0.0)
+    rest = others.sum(dim=1)
+    if kind == "distance":
+        return rest.square() + others.square().sum(dim=1)
+    return -(torch.xlogy(others, others).sum(dim=1) + (1 - rest) * torch.log1p(-rest))
+
+
+def certain_rows(score: Tensor, group: Tensor, quota: Tensor) -> Tensor:
+    """Indices of the ``quota[g]`` smallest scores of each group g, in order of arrival; ties go to the earlier row.
+
+    Args:
+        score: ``(n,)`` uncertainties.
+        group: ``(n,)`` group of each row: its predicted class, or all zeros to select over everything.
+        quota: ``(groups,)`` how many to take of each group; a smaller group is taken whole.
+    """
+    order = score.argsort(stable=True)
+    order = order[group[order].argsort(stable=True)]
+    sizes = torch.bincount(group, minlength=len(quota))
+    first = sizes.cumsum(0) - sizes
+    rank = torch.arange(len(score), device=score.device) - first[group[order]]
+    return order[rank < quota[group[order]]].sort().values
+
+
+class CertainRows:
+    """The most certain rows of a stream, ``k`` for each group; ``everything`` keeps all rows.
+
+    Attributes:
+        rows: ``(m, d)`` embeddings kept.
+        score: ``(m,)`` their uncertainty.
+        group: ``(m,)`` their predicted class; zeros if there is one group.
+        limit: ``(groups,)`` uncertainty from which a full group takes no more.
+        predicted: ``(c,)`` how often each class was predicted.
+        labels: ``(l,)`` true labels, for ``oracle`` only.
+    """
+
+    def __init__(self, k: int, classes: int, groups: int, kind: Uncertainty, everything: bool = False) -> None:
+        """No rows yet."""
+        self.k, self.classes, self.groups, self.kind, self.everything = k, classes, groups, kind, everything
+        self.seen = 0
+
+    def add(self, z: Tensor, p: Tensor, labels: Tensor | None = None) -> None:
+        """Offer rows ``(n, d)`` with probabilities ``p`` ``(n, c)``."""
+        score, predicted = uncertainty(p, self.kind), p.argmax(dim=1)
+        if not self.seen:
+            self.rows, self.score, self.group = z[:0], score[:0], predicted[:0]
+            self.limit = score.new_full((self.groups,), float("inf"))
+            self.predicted = predicted.new_zeros(self.classes)
+            self.labels = predicted[:0]
+        self.seen += len(z)
+        group = predicted if self.groups > 1 else torch.zeros_like(predicted)
+        self.predicted = self.predicted + torch.bincount(predicted, minlength=self.classes)
+        self.labels = self.labels if labels is None else torch.cat([self.labels, labels])
+        better = (score < self.limit[group]).nonzero()[:, 0]
+        if not len(better):
+            return
+        rows, score = torch.cat([self.rows, z[better]]), torch.cat([self.score, score[better]])
+        group = torch.cat([self.group, group[better]])
+        if not self.everything:
+            best = certain_rows(score, group, torch.full_like(self.limit, self.k, dtype=torch.int64))
+            rows, score, group = rows[best], score[best], group[best]
+            full = torch.bincount(group, minlength=self.groups) >= self.k
+            worst = torch.zeros_like(self.limit).scatter_reduce(0, group, score, "amax")
+            self.limit = torch.where(full, worst, float("inf"))
+        self.rows, self.score, self.group = rows, score, group
+
+
+# -- class shares ------------------------------------------------------------------------------------------------------
+
+
+def row_weights(shares: Tensor, group: Tensor) -> Tensor:
+    """Weights ``(m,)``, of sum one, of rows of the classes ``group``: the share of the class / its number of rows.
+
+    Shares ``(c,)`` of classes without a row go to the others.
+    """
+    weights = (shares / torch.bincount(group, minlength=len(shares)).clamp_min(1))[group]
+    total = weights.sum()
+    return torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), 1 / max(1, len(weights)))
+
+
+def conditional_predictions(observed: Observed, g: LinearClassifier) -> tuple[Tensor, Tensor]:
+    """An evenly spread sample ``(n, d)`` of all embeddings, and the classes ``(n,)`` that ConditionalTCA predicts."""
+    target, most = observed.moments.total(), max(COUNTED_ROWS, 8 * g.n_classes)
+    sample = observed.sample.rows(most if observed.sample.full else None)
+    fitted = fit_conditional(sample, g, rounds=COUNTING_ROUNDS, m=target if len(sample) == target.n else None)
+    return sample, LinearClassifier(fitted.weight, fitted.bias).predict(sample)
+
+
+def estimate_shares(
+    sample: Tensor,
+    judge: Tensor,
+    rows: Tensor,
+    group: Tensor,
+    g: LinearClassifier,
+    target: tuple[Tensor, Tensor],
+    solve: Callable[[Tensor, Moments], Tensor],
+    basis: Tensor,
+) -> Tensor:
+    """The shares ``(c,)`` with which most predictions of LinearTCA are those of ConditionalTCA.
+
+    There are six candidates: equal shares, the class counts of ConditionalTCA, and four successive corrections of
+    these, each of which multiplies a share by the ratio of ConditionalTCA's to LinearTCA's count of that class.
+
+    Args:
+        sample: ``(n, d)`` evenly spread rows of all embeddings.
+        judge: ``(n,)`` the classes that ConditionalTCA predicts for them.
+        rows: ``(m, d)`` the pseudo-source.
+        group: ``(m,)`` its predicted classes.
+        g: The classifier.
+        target: Mean ``(d,)`` of all embeddings, and their covariance ``(d, d)`` as ``solve`` takes it.
+        solve: Makes W from that covariance and the moments of the pseudo-source.
+        basis: ``(d, r)`` orthonormal columns of a subspace in which the candidates are compared.
+    """
+    c = g.n_classes
+    weight, bias = double(g.weight.to(sample.device)), double(g.bias.to(sample.device))
+    weight, mean, sigma = weight @ basis, target[0] @ basis, basis.T @ target[1] @ basis
+    some = spread_rows(rows, TRIED_ROWS)
+    source, group = double(rows[some]) @ basis, group[some]
+    inside = sample @ basis.to(sample) - mean.to(sample)
+
+    def predict(shares: Tensor) -> Tensor:
+        m = weighted_moments(source, row_weights(shares, group))
+        turned, offset = solve(sigma, m) @ weight.T, torch.addmv(bias, weight, m.mean)
+        return torch.addmm(offset.to(inside), inside, turned.to(inside)).argmax(dim=1)
+
+    counts = double(torch.bincount(judge, minlength=c))
+    tried = [torch.ones_like(counts), counts + 0.5]
+    answers = [predict(shares) for shares in tried]
+    for _ in range(4):
+        tried.append(tried[-1] * (counts + 1) / (double(torch.bincount(answers[-1], minlength=c)) + 1))
+        answers.append(predict(tried[-1]))
+    agreed = torch.stack([double(answer == judge).mean() for answer in answers])
+    agreed[1] -= 0.005  # the uncorrected counts have to win clearly
+    return torch.stack(tried)[agreed.argmax()]
+
+
+# -- the map -----------------------------------------------------------------------------------------------------------
+
+
+def monge(sigma_t: Tensor, sigma_s: Tensor) -> Tensor:
+    """The optimal-transport map between two Gaussians, Σ_t^{-1/2} (Σ_t^{1/2} Σ̂_s Σ_t^{1/2})^{1/2} Σ_t^{-1/2}.
+
+    It is symmetric and moves embeddings least. If Σ_t = LLᵀ is far from singular, L^{-T} (LᵀΣ̂_sL)^{1/2} L^{-1} is
+    the same map with one eigendecomposition instead of two.
+    """
+    factor, failed = torch.linalg.cholesky_ex(sigma_t)
+    pivots = factor.diagonal()
+    if not is_fake(sigma_t) and not int(failed) and float(pivots.min()) > 1e-4 * float(pivots.max()):
+        values, turn = torch.linalg.eigh(symmetric_product(factor, sigma_s @ factor))
+        half = torch.linalg.solve_triangular(factor.T, turn * values.clamp_min(0.0).sqrt().sqrt(), upper=True).T
+        return symmetric_product(half, half)
+    root, inverse, vectors = _roots(sigma_t)
+    frame = vectors * root
+    middle, _, turn = _roots(frame.T @ sigma_s @ frame)
+    half = ((vectors * inverse) @ turn * middle.sqrt()).T
+    return symmetric_product(half, half) + _no_variance(inverse, vectors)
+
+
+def coral(sigma_t: Tensor, sigma_s: Tensor) -> Tensor:
+    """Whitening and colouring, Σ_t^{-1/2} Σ̂_s^{1/2}."""
+    _, inverse, vectors = _roots(sigma_t)
+    other, _, others = _roots(sigma_s)
+    turned = (vectors * inverse) @ (vectors.T @ others)
+    return (turned * other) @ others.T + _no_variance(inverse, vectors)
+
+
+def gradient(sigma_t: Tensor, sigma_s: Tensor, steps: int = 20, lr: float = 1e-3) -> Tensor:
+    """``steps`` of Adam from the identity on ‖WᵀΣ_tW − Σ̂_s‖²_F, with its gradient 4 Σ_tW (WᵀΣ_tW − Σ̂_s).
+
+    Adam's own defaults (0.9, 0.999, 1e-8), in float32 as in the public code, without autograd: W differs by less than
+    1e-6. Large covariances are scaled down to what float32 can square, and Adam's 1e-8 with them.
+    """
+    peak = torch.maximum(sigma_t.abs().max(), sigma_s.abs().max()).clamp_min(1.0)
+    target, other = (sigma_t / peak).float(), (sigma_s / peak).float()
+    least = (1e-8 / peak.square()).clamp_min(1e-30).float()
+    w = torch.eye(len(target), dtype=target.dtype, device=target.device)
+    first, second = torch.zeros_like(w), torch.zeros_like(w)
+    for step in range(1, steps + 1):
+        moved = target @ w
+        slope = moved @ symmetric_product(w, moved).sub_(other).mul_(4)
+        first.lerp_(slope, 1 - 0.9)
+        second.mul_(0.999).addcmul_(slope, slope, value=1 - 0.999)
+        root = (second / (1 - 0.999**step)).sqrt_().add_(least)
+        w.addcdiv_(first, root, value=-lr / (1 - 0.9**step))
+    return w.to(sigma_t.dtype)
+
+
+CLOSED_FORM = {"coral": coral, "monge": monge}
+"""Solvers that satisfy the equation, by the name that ``solver=`` takes."""
+
+
+def _roots(sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Roots of the eigenvalues, their inverses (zero where there is no variance), and the eigenvectors."""
+    values, vectors = torch.linalg.eigh((sigma + sigma.T) / 2)
+    floor = values[-1].clamp_min(torch.finfo(values.dtype).tiny) * len(sigma) * torch.finfo(values.dtype).eps
+    real = values > floor  # rounding leaves tiny eigenvalues where there should be zeros
+    root = torch.where(real, values, 0.0).sqrt()
+    return root, torch.where(real, root, 1.0).reciprocal() * real, vectors
+
+
+def _no_variance(inverse: Tensor, vectors: Tensor) -> Tensor:
+    """The projector on the directions without variance, which the exact maps leave as they are."""
+    rest = (vectors * (inverse == 0)).T
+    return symmetric_product(rest, rest)
+
+
+# -- the adapter -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Observed:
+    """What LinearTCA keeps of a stream."""
+
+    moments: RunningMoments
+    certain: CertainRows
+    sample: EvenSample
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -44,26 +302,34 @@ class LinearTCA(Adapter):
     """Linear map of all test embeddings onto the mean and covariance of the most certain ones.
 
     The defaults need no labels and were chosen by the evidence in eval/defaults.md. The paper's method as printed is
-    :meth:`paper`, the public code's is :meth:`reference`.
+    ``LinearTCA(g, k=20, shares="global", solver="gradient")``, the public code's
+    ``LinearTCA(g, k=20, shares="oracle", uncertainty="entropy", solver="gradient")``.
 
     Attributes:
-        classifier: g, a zero-shot classifier or any linear one.
+        classifier: g, a zero-shot classifier or any other linear one.
         k: Size of the pseudo-source: of each predicted class; overall for ``global``, of class 0 for ``oracle``.
-            ``"auto"`` is a fifth of the largest predicted class, but 10 to 20.
-        shares: How frequent the classes are, which decides what is gained: a number for each class or
-            ``{class name: number}`` where it is known; else ``"estimated"``, ``"uniform"``, ``"predicted"`` (as g
-            predicts), ``"global"`` or ``"oracle"`` (see :mod:`clip_tca.adapters.pseudo_source`).
-        balance: The name of ``shares`` in version 0.1.
+            ``"auto"`` is a fifth of the largest predicted class, from 10 to 20.
+        shares: How frequent the classes are: a number for each class or ``{class name: number}`` if you know it,
+            otherwise ``"estimated"``, ``"uniform"``, ``"predicted"``, ``"global"`` or ``"oracle"`` (see the table
+            above).
         uncertainty: ``"distance"`` (the paper's) or ``"entropy"`` (its code's).
         solver: ``"monge"``, ``"coral"``, ``"gradient"`` or ``"mean"`` (shift only).
-        shrinkage: Of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit–Wolf) or a number.
+        shrinkage: Of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit and Wolf) or a number from 0
+            to 1.
         steps: Adam steps of ``gradient``.
         lr: Learning rate of ``gradient``.
         normalize: Scale embeddings to unit length first; None is True for prompts, False for any other head.
-        refresh: Images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
+        refresh: New images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
 
-    Learned state: ``W_`` (d, d), ``mean_`` (d,), ``pseudo_source_mean_`` (d,), ``covariance_`` and
-    ``pseudo_source_covariance_`` (d, d), ``pseudo_source_counts_`` (c,), ``shares_`` (c,), ``n_seen_``.
+    Learned attributes:
+        W_, offset_: ``(d, d)`` and ``(d,)``: ``transform`` is zW + offset.
+        weight_, bias_: ``(d, c)`` and ``(c,)`` of the adapted classifier.
+        mean_, covariance_: Of the test embeddings; the covariance is shrunk.
+        predicted_: ``(c,)`` how often g predicts each class.
+        pseudo_source_, pseudo_source_weights_, uncertainty_: ``(m, d)``, ``(m,)`` and ``(m,)`` of the pseudo-source.
+        pseudo_source_mean_, pseudo_source_covariance_: Of these rows; the covariance is shrunk.
+        pseudo_source_counts_, shares_: ``(c,)`` number of rows and weight of each class in the pseudo-source.
+        n_seen_: Number of embeddings seen.
     """
 
     k: Literal["auto"] | int = "auto"
@@ -73,194 +339,139 @@ class LinearTCA(Adapter):
     shrinkage: Shrinkage = "auto"
     steps: int = 20
     lr: float = 1e-3
-    balance: InitVar[Shares | None] = None
-
-    linear: ClassVar[bool] = True
-
-    shares_ = Learned("shares", "``(c,)`` class shares of the pseudo-source.")
-
-    W_ = Learned("W", "``(d, d)`` linear map W.")
-    mean_ = Learned("mean", "``(d,)`` mean μ_t of the test embeddings.")
-    covariance_ = Learned("covariance", "``(d, d)`` Σ_t, shrunk as W takes it.")
-    pseudo_source_mean_ = Learned("pseudo_source_mean", "``(d,)`` mean μ̂_s of the pseudo-source.")
-    pseudo_source_covariance_ = Learned("pseudo_source_covariance", "``(d, d)`` Σ̂_s, shrunk as W takes it.")
-    pseudo_source_counts_ = Learned("pseudo_source_counts", "``(c,)`` chosen embeddings by predicted class.")
-
-    def __post_init__(self, balance: Shares | None) -> None:
-        """Take the name of before, and shares in any form."""
-        self.shares = plain(self.shares if balance is None else balance)
-
-    @classmethod
-    def paper(cls: type[L], classifier: LinearClassifier, k: int = 20, **options: Any) -> L:
-        """As printed: the k most certain **overall** by ‖onehot − p‖², W by 20 gradient steps.
-
-        The paper tunes k between 5 and 300. With few, a single class can fill the pseudo-source.
-        """
-        return cls._preset(classifier, {"k": k, "shares": "global", "solver": "gradient"}, options)
-
-    @classmethod
-    def reference(cls: type[L], classifier: LinearClassifier, k: int = 20, **options: Any) -> L:
-        """As the public code does it: entropy, ⌊k·nᵢ/n₀⌋ by **true** class counts. An oracle: ``fit(z, labels=…)``.
-
-        That code has features as they are, which is the default for any head but prompts (``normalize``).
-        """
-        preset = {"k": k, "shares": "oracle", "uncertainty": "entropy", "solver": "gradient"}
-        return cls._preset(classifier, preset, options)
-
-    @classmethod
-    def _preset(cls: type[L], classifier: LinearClassifier, preset: dict[str, Any], options: dict[str, Any]) -> L:
-        return cls(classifier, **{name: value for name, value in preset.items() if name in cls.options()} | options)
 
     @property
     def uses_labels(self) -> bool:
         """Whether ``shares`` is ``"oracle"``: the true labels of the test set are counted."""
-        return self.shares == "oracle"
+        return self._share_mode == "oracle"
 
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""
         super().check_options()
         check_whole("k", self.k, also="auto")
         check_shares(self.shares, self.classifier, SHARES)
-        one_of("uncertainty", self.uncertainty, UNCERTAINTIES)
-        one_of("solver", self.solver, SOLVERS)
+        one_of("uncertainty", self.uncertainty, get_args(Uncertainty))
+        one_of("solver", self.solver, get_args(Solver))
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
         check_whole("steps", self.steps, 0)
         check_positive("lr", self.lr)
 
-    # -- observe -------------------------------------------------------------------------------------------------------
+    def _start(self) -> Observed:
+        c, mode = self.classifier.n_classes, self._share_mode
+        in_double = self.solver in CLOSED_FORM and self.shrinkage != "auto" and self.shrinkage < NO_SHRINKAGE
+        k = LARGEST_K if self.k == "auto" else int(self.k)
+        certain = CertainRows(k, c, 1 if mode == "global" else c, self.uncertainty, everything=mode == "oracle")
+        return Observed(RunningMoments(in_double), certain, EvenSample(max(ALL_COUNTED, 8 * c)))
 
-    def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
+    def _observe(self, observed: Observed, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
         g = self.classifier
-        precise = self.solver in EXACT and self.shrinkage != "auto" and self.shrinkage < ROUNDING
-        self._moments = StreamMoments(g.dim, device, exact_dtype(device) if precise else dtype)
-        self._bank = PseudoSourceBank(g, self.k, self.shares, self.uncertainty, device, dtype)
-        declared: dict[str, Accumulator] = {"moments": self._moments, "bank": self._bank}
-        if self.shares == "estimated":
-            rows = min(max(LEAST_ROWS, 32 * g.n_classes), max(MOST_ROWS, 8 * g.n_classes))
-            self._sample = Reservoir(rows, g.dim, device, dtype, first)
-            declared["sample"] = self._sample
-        return declared
+        scores = torch.addmm(g.bias.to(z), z, g.weight.to(z).T) if logits is None else logits
+        observed.certain.add(z, double(scores).softmax(dim=1), labels)
+        observed.moments.add(z)
+        if self._share_mode == "estimated":
+            observed.sample.add(z)
 
-    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
-        self._moments.update(z)
-        self._bank.update(z, labels, logits)
-        if self.shares == "estimated":
-            self._sample.update(z)
+    def _solve(self, observed: Observed) -> dict[str, Tensor]:
+        learned = self._align(observed)
+        weight, bias = self.classifier.weight.to(learned["W"]), self.classifier.bias.to(learned["W"])
+        return learned | {"weight": learned["W"] @ weight.T, "bias": learned["offset"] @ weight.T + bias}
 
-    # -- select, weigh -------------------------------------------------------------------------------------------------
+    def _align(self, observed: Observed) -> dict[str, Tensor]:
+        """Select, weigh, solve: z′ = zW + offset, with everything that W was solved from."""
+        certain, target, g = observed.certain, observed.moments.total(), self.classifier
+        sigma = self._shrunk(target)
+        chosen = certain_rows(certain.score, certain.group, self._quota(certain))
+        rows, group = certain.rows[chosen], certain.group[chosen]
+        if self._share_mode == "global":
+            group = g.predict(rows)
+        counts = torch.bincount(group, minlength=g.n_classes)
+        if self._share_mode == "estimated":
+            sample, judge = conditional_predictions(observed, g)
+            shares = estimate_shares(sample, judge, rows, group, g, (target.mean, sigma), self._map, self._basis(sigma))
+        else:
+            shares = self._known_shares(certain.predicted, counts).to(target.mean)
+        weights = row_weights(shares, group)
+        source = weighted_moments(rows, weights) if len(rows) else target
+        w = self._map(sigma, source) if len(rows) > 1 else torch.eye(g.dim).to(sigma)
+        return {
+            "W": w,
+            "offset": source.mean - target.mean @ w,
+            "mean": target.mean,
+            "covariance": sigma,
+            "predicted": certain.predicted,
+            "pseudo_source": rows,
+            "pseudo_source_weights": weights,
+            "pseudo_source_counts": counts,
+            "pseudo_source_mean": source.mean,
+            "pseudo_source_covariance": self._shrunk(source),
+            "uncertainty": certain.score[chosen],
+            "shares": torch.zeros_like(counts, dtype=weights.dtype).index_add(0, group, weights),
+        }
 
     @property
-    def pseudo_source_(self) -> Tensor:
-        """``(m, d)`` embeddings of the pseudo-source, in order of arrival."""
-        self._update()
-        return self._bank.rows[self._select()]
+    def _share_mode(self) -> str:
+        """The option ``shares`` as a word."""
+        return self.shares if isinstance(self.shares, str) else "given"
 
-    def _select(self) -> Tensor:
-        """Indices of the pseudo-source in the bank: of each predicted class the most certain."""
-        bank = self._bank
-        return select(bank.score, bank.group, bank.quota())
+    def _quota(self, certain: CertainRows) -> Tensor:
+        """How many rows to take of each group ``(groups,)``."""
+        k = certain.k
+        if self.k == "auto":
+            k = min(k, max(10, int(certain.predicted.max()) // 5))
+        if self._share_mode != "oracle":
+            return torch.full_like(certain.limit, k, dtype=torch.int64)
+        counts = torch.bincount(certain.labels, minlength=self.classifier.n_classes)
+        if int(counts[0]) == 0:
+            raise ValueError("labels: none is 0, and the public code counts every class against class 0; reorder them")
+        return k * counts // counts[0]
 
-    def _weigh(self, rows: Tensor, group: Tensor, target: Moments, sigma: Tensor) -> dict[str, Tensor]:
-        """The class shares by which the pseudo-source is weighed; with ``agreement`` where they were estimated."""
-        c = self.classifier.n_classes
-        if self.shares == "estimated" and len(rows):
-            found = estimate_shares(self._sample.rows(), rows, group, self.classifier, target, sigma)
-            return found._asdict()
-        if not isinstance(self.shares, str):
-            return {"shares": share_vector(self.shares, self.classifier).to(target.mean)}
-        if self.shares in ("estimated", "predicted"):
-            counts = self._bank.predicted
-        elif self.shares == "uniform":
-            counts = torch.ones(c, device=rows.device)
-        else:  # global, oracle: as many as were selected
-            counts = torch.bincount(group, minlength=c)
-        return {"shares": exact(counts) / exact(counts).sum().clamp_min(1.0)}
+    def _known_shares(self, predicted: Tensor, counts: Tensor) -> Tensor:
+        """Class shares ``(c,)`` that need no estimate; ``counts`` ``(c,)`` give every selected row the same weight."""
+        if self._share_mode == "given":
+            return share_vector(self.shares, self.classifier)
+        if self._share_mode == "predicted":
+            return predicted
+        return torch.ones_like(counts) if self._share_mode == "uniform" else counts
 
-    # -- solve ---------------------------------------------------------------------------------------------------------
+    def _shrunk(self, m: Moments) -> Tensor:
+        """The covariance from which W is computed, after shrinkage."""
+        shrinkage = self.shrinkage if self.solver in CLOSED_FORM else 0.0
+        return shrink(m.covariance, ledoit_wolf(m) if shrinkage == "auto" else shrinkage)
 
-    def _solve(self) -> dict[str, Tensor]:
-        solution = self._align()
-        g_weight = exact(self.classifier.weight.to(solution["W"].device)).T
-        g_bias = exact(self.classifier.bias.to(solution["W"].device))
-        return {**solution, "weight": solution["W"] @ g_weight, "bias": solution["offset"] @ g_weight + g_bias}
+    def _map(self, sigma: Tensor, source: Moments) -> Tensor:
+        """W for the covariance of the test embeddings, as W takes it, and the moments of the pseudo-source."""
+        if self.solver == "mean":
+            return torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
+        if self.solver == "gradient":
+            return gradient(sigma, self._shrunk(source), int(self.steps), float(self.lr))
+        return CLOSED_FORM[self.solver](sigma, self._shrunk(source))
 
-    def _align(self) -> dict[str, Tensor]:
-        """W and the offset of z ↦ zW + offset, with the means and covariances of both sides from which W was solved."""
-        target, chosen = self._moments.total(), self._select()
-        rows = self._bank.rows[chosen]
-        group = self._bank.group[chosen] if self.shares != "global" else self.classifier.predict(rows)
-        solution = {
-            "pseudo_source_counts": torch.bincount(group, minlength=self.classifier.n_classes),
-            "mean": target.mean.clone(),
-            "covariance": self._shrunk(target),
-        }
-        weighed = self._weigh(rows, group, target, solution["covariance"])
-        solution |= weighed
-        source = target
-        if len(rows) and self.shares in ("global", "oracle"):
-            source = Moments.of(rows)
-        elif len(rows):
-            source = Moments.weighted(rows, row_weights(weighed["shares"], group))
-        solution |= {"pseudo_source_mean": source.mean.clone(), "pseudo_source_covariance": self._shrunk(source)}
-        sigmas = solution["covariance"], solution["pseudo_source_covariance"]
-        if self.solver == "mean" or len(rows) in (0, 1):
-            w = torch.eye(len(sigmas[0]), dtype=sigmas[0].dtype, device=sigmas[0].device)
-        elif self.solver == "gradient":
-            w = gradient(*sigmas, int(self.steps), float(self.lr))
-        elif (all_rows := self._moments.rows()) is not None and len(all_rows) < len(sigmas[0]):
-            w = in_span(EXACT[self.solver], *sigmas, exact(all_rows) - target.mean)
-        else:
-            w = EXACT[self.solver](*sigmas)
-        return {**solution, "W": w, "offset": solution["pseudo_source_mean"] - solution["mean"] @ w}
+    def _basis(self, sigma: Tensor) -> Tensor:
+        """Where candidate shares are compared: the span of the weights of g, which is fast, but Adam needs all axes."""
+        if self.solver == "gradient":
+            return torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
+        basis: Tensor = torch.linalg.qr(self.classifier.weight.to(sigma).T).Q
+        return basis
 
-    def _shrunk(self, moments: Moments) -> Tensor:
-        """Their covariance as W takes it."""
-        shrinkage = self.shrinkage if self.solver in EXACT else 0.0
-        amount = ledoit_wolf_shrinkage(moments) if shrinkage == "auto" else shrinkage
-        return shrink(moments.covariance(), amount)
-
-    def _about(self) -> tuple[Tensor, Tensor]:
-        return self._solution["mean"], self._solution["covariance"].trace()
-
-    # -- apply ---------------------------------------------------------------------------------------------------------
+    def _is_full(self, observed: Observed) -> bool:
+        return observed.sample.full
 
     def _move(self, z: Tensor) -> Tensor:
-        return torch.addmm(self._solved("offset", z), z, self._solved("W", z))
+        return torch.addmm(self._learned("offset", z), z, self._learned("W", z))
 
     def _score(self, z: Tensor) -> Tensor:
-        return torch.addmm(self._solved("bias", z), z, self._solved("weight", z))
+        return torch.addmm(self._learned("bias", z), z, self._learned("weight", z))
 
-    # -- explain -------------------------------------------------------------------------------------------------------
-
-    def warn(self) -> None:
-        """Log what the user should know about the fit."""
-        name, predicted, k, d = type(self).__name__, self._bank.predicted, self._bank.size, self.classifier.dim
-        chosen = int(self._solution["pseudo_source_counts"].sum())
-        never = int((predicted == 0).sum())
-        missing = int(((predicted > 0) & (self._solution["pseudo_source_counts"] == 0)).sum())
-        small = int(((predicted > 0) & (predicted < k)).sum())
+    def _warn(self) -> None:
+        name, predicted, n, d = type(self).__name__, self.predicted_, self.n_seen_, self.classifier.dim
+        chosen, never = len(self.pseudo_source_), int((predicted == 0).sum())
+        missing = int(((predicted > 0) & (self.pseudo_source_counts_ == 0)).sum())
         if never:
             class_log.warning("%s: %d of %d classes are never predicted: no pseudo-source", name, never, len(predicted))
-        if small and self.shares == "oracle":
-            class_log.warning("%s: %d classes are predicted fewer than k = %d times", name, small, k)
-        if self.shares == "global" and missing:
+        if self._share_mode == "global" and missing:
             message = "%s: the %d most certain leave out %d predicted classes; try a larger k"
             class_log.warning(message, name, chosen, missing)
-        if chosen == 0 or (chosen == self._seen and self.shares in ("global", "oracle")):
-            log.warning("%s: the pseudo-source is all or nothing of the %d embeddings: no change", name, self._seen)
-        if self._seen <= d:
-            log.warning("%s: %d embeddings say little about a covariance in %d dimensions", name, self._seen, d)
-
-    @classmethod
-    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
-        """Figures of a fitted state that need no labels."""
-        solution, moments = saved.part("solution"), diagnosis.moments_of(saved)
-        g = classifier or diagnosis.recovered_classifier(solution["W"], solution["offset"], solution)
-        if g is not None and not diagnosis.predicted_by(g, saved):
-            g = None  # another method's logits made the predictions
-        shift = solution["offset"] + solution["mean"] @ solution["W"] - solution["mean"]
-        squares = diagnosis.movement(moments.scatter, moments.n, shift, solution["W"])
-        rows = saved.tensors.get("sample.rows")
-        adapted = LinearClassifier(solution["weight"].T, solution["bias"])
-        after = None if rows is None else adapted.exact_logits(rows).argmax(dim=1)
-        return diagnosis.of_alignment(saved, squares, diagnosis.changed(rows, g, after))
+        if chosen == 0 or (chosen == n and self._share_mode in ("global", "oracle")):
+            log.warning("%s: the pseudo-source is empty or all of the %d embeddings; nothing changes", name, n)
+        if n <= d:
+            log.warning("%s: %d embeddings say little about a covariance in %d dimensions", name, n, d)

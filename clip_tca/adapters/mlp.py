@@ -1,36 +1,120 @@
-"""MLPTCA: the non-linear form of LinearTCA, a residual MLP behind the linear map."""
+"""MLPTCA: a residual MLP behind the linear map of LinearTCA, T(z) = L(z) + f(L(z)).
+
+The paper names MLP-2 and MLP-3 and gives neither widths nor activation. Here f has width ``hidden`` (default d),
+GELU, biases and a last layer of zeros. The linear part L is solved first, in closed form, and matches mean and
+covariance. Adam then fits f to what a linear map cannot match, the whole distribution. It lowers the energy distance
+of the mapped rows x = T(z) from the pseudo-source rows y with their weights,
+
+    2 E‖(x − y)V‖ − E‖(x − x′)V‖ − E‖(y − y′)V‖,
+
+which is zero only if xV and yV have the same distribution. V is an orthonormal basis of the differences of the class
+weights of g: directions on which no prediction depends do not count. The best parameters seen are kept, f = 0 among
+them, so the loss is never above that of the linear map.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from clip_tca.adapters import diagnosis, residual_mlp
-from clip_tca.adapters.accumulator import Accumulator
-from clip_tca.adapters.diagnosis_record import Diagnosis
-from clip_tca.adapters.linear import LinearTCA, Shrinkage
-from clip_tca.adapters.reservoir import Reservoir
-from clip_tca.adapters.shares import row_weights
-from clip_tca.adapters.solvers import Solver
-from clip_tca.adapters.state import SavedState
-from clip_tca.classifier import LinearClassifier
+from clip_tca.adapters.linear import LinearTCA, Observed, Shrinkage, Solver
+from clip_tca.adapters.statistics import EvenSample, evenly, moments
 from clip_tca.core.checks import check_whole
-from clip_tca.core.tensors import exact
 
 TARGET_ROWS = 4096
 """Rows of the pseudo-source to which the MLP is fitted, at most."""
 
 
+def initial_parameters(dim: int, layers: int, hidden: int, seed: int, like: Tensor) -> list[Tensor]:
+    """Weights and biases ``[w1, b1, w2, b2, …]``: random but for the last layer, which is zero."""
+    generator = torch.Generator().manual_seed(seed)
+    parameters = []
+    for i, (rows, columns) in enumerate(itertools.pairwise([dim, *[hidden] * (layers - 1), dim])):
+        weight = torch.randn(rows, columns, generator=generator, dtype=torch.float64) / math.sqrt(rows)
+        weight = torch.zeros_like(weight) if i == layers - 1 else weight
+        parameters += [weight, torch.zeros(columns, dtype=torch.float64)]
+    return [parameter.to(like) for parameter in parameters]
+
+
+def centre_and_scale(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean ``(d,)`` and scale ``()`` with which rows go into the MLP at about unit variance."""
+    m = moments(z)
+    spread = m.covariance.diagonal().mean().sqrt()
+    return m.mean.to(z.dtype), torch.where(spread > 0, spread, 1.0).to(z.dtype)
+
+
+def residual(z: Tensor, centre: Tensor, scale: Tensor, parameters: list[Tensor]) -> Tensor:
+    """z + scale · f((z − centre) / scale) ``(n, d)``."""
+    x = (z - centre) / scale
+    for weight, bias in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):
+        x = functional.gelu(x @ weight + bias)
+    return z + scale * (x @ parameters[-2] + parameters[-1])
+
+
+def seen_by(weight: Tensor) -> Tensor:
+    """V ``(d, r)``: an orthonormal basis of the differences of the class weights ``(c, d)``."""
+    basis: Tensor = torch.linalg.qr((weight[:-1] - weight[-1]).T).Q
+    return basis
+
+
+def mean_distance(x: Tensor, y: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """E‖x − y‖ ``()`` of the rows of ``x`` with weights ``p`` and the rows of ``y`` with weights ``q``."""
+    return p @ torch.cdist(x, y) @ q
+
+
+def fit_residual(
+    z: Tensor, target: tuple[Tensor, Tensor], v: Tensor, parameters: list[Tensor], steps: int, lr: float
+) -> dict[str, Tensor]:
+    """Adam on all rows of ``z`` at once: the best parameters ``mlp_i``, their ``loss`` and the ``start_loss``.
+
+    Args:
+        z: ``(n, d)`` embeddings after the linear map.
+        target: ``(m, d)`` pseudo-source rows and their weights ``(m,)``, which sum to one.
+        v: ``(d, r)`` view V in which distances are taken.
+        parameters: Where to start.
+        steps: Number of Adam steps.
+        lr: Learning rate.
+    """
+    best, losses = parameters, []
+    with torch.inference_mode(False), torch.enable_grad():  # the caller may be inside inference_mode
+        z, rows, q, v = z.clone(), target[0].clone(), target[1].clone(), v.clone()
+        y, p = rows @ v, torch.full_like(z[:, 0], 1 / len(z))
+        within = mean_distance(y, y, q, q)
+        centre, scale = centre_and_scale(z)
+        live = [parameter.clone().requires_grad_() for parameter in parameters]
+        optimizer = torch.optim.Adam(live, lr=lr)
+        for step in range(steps + 1):
+            x = residual(z, centre, scale, live) @ v
+            loss = 2 * mean_distance(x, y, p, q) - mean_distance(x, x, p, p) - within
+            losses.append(loss.detach().nan_to_num(nan=float("inf")))
+            better = losses[-1] <= torch.stack(losses).min()
+            best = [torch.where(better, new.detach(), old) for new, old in zip(live, best, strict=True)]
+            if step < steps:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    fitted = {f"mlp_{i}": parameter for i, parameter in enumerate(best)}
+    return {**fitted, "centre": centre, "scale": scale, "loss": torch.stack(losses).min(), "start_loss": losses[0]}
+
+
+@dataclass
+class ObservedRows(Observed):
+    """What MLPTCA keeps of a stream: also a sample of rows to fit the MLP on."""
+
+    rows: EvenSample
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class MLPTCA(LinearTCA):
-    """A residual MLP behind the linear map: it fits the whole distribution of the pseudo-source, not its moments alone.
+    """A residual MLP behind the linear map: it matches the whole distribution of the pseudo-source.
 
-    First the linear part is set in closed form, then the perceptron by Adam on the energy distance (see
-    :mod:`clip_tca.adapters.residual_mlp`), on an evenly spread sample of at most ``memory`` embeddings, always from the
-    same seeded start.
+    The MLP is fitted on an evenly spread sample of at most ``memory`` embeddings, always from the same seeded start.
 
     Attributes:
         layers: 2 or 3.
@@ -42,7 +126,8 @@ class MLPTCA(LinearTCA):
 
     The other options are those of :class:`LinearTCA`, whose ``solver`` and ``shrinkage`` stay at their defaults.
 
-    Learned state: ``loss_`` and ``start_loss_`` (of the linear part alone), and that of :class:`LinearTCA`.
+    Learned attributes: ``loss_`` and ``start_loss_`` (of the linear map alone), the MLP, and those of
+    :class:`LinearTCA` except ``weight_`` and ``bias_``.
     """
 
     layers: Literal[2, 3] = 2
@@ -53,10 +138,7 @@ class MLPTCA(LinearTCA):
     seed: int = 0
     memory: int = 768
 
-    linear: ClassVar[bool] = False
-
-    loss_ = property(lambda self: float(self.learned("loss")), doc="Loss after fitting.")
-    start_loss_ = property(lambda self: float(self.learned("start_loss")), doc="Loss of its linear part alone.")
+    linear = False
 
     def check_options(self) -> None:
         """Raise ValueError for an option that is not allowed."""
@@ -66,52 +148,28 @@ class MLPTCA(LinearTCA):
         check_whole("hidden", self.hidden, also=None)
         check_whole("memory", self.memory, 2)
 
-    def _declare(self, device: torch.device, dtype: torch.dtype, first: int) -> dict[str, Accumulator]:
-        self._rows = Reservoir(self.memory, self.classifier.dim, device, dtype, first)
-        return {**super()._declare(device, dtype, first), "rows": self._rows}
+    def _start(self) -> ObservedRows:
+        return ObservedRows(**vars(super()._start()), rows=EvenSample(self.memory))
 
-    def _observe(self, z: Tensor, labels: Tensor | None, logits: Tensor | None) -> None:
-        super()._observe(z, labels, logits)
-        self._rows.update(z)
+    def _observe(self, observed: ObservedRows, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:  # type: ignore[override]
+        super()._observe(observed, z, logits, labels)
+        observed.rows.add(z)
 
-    def _solve(self) -> dict[str, Tensor]:
-        solution, rows, d = self._align(), self._rows.rows(), self.classifier.dim
-        target = self._target(rows, solution["shares"])
-        steps = int(self.steps) if len(rows) > 1 and len(target[0]) else 0
+    def _solve(self, observed: ObservedRows) -> dict[str, Tensor]:  # type: ignore[override]
+        learned, rows, d = self._align(observed), observed.rows.rows(), self.classifier.dim
+        some = evenly(len(learned["pseudo_source"]), TARGET_ROWS)
+        source, weights = learned["pseudo_source"][some].to(rows), learned["pseudo_source_weights"][some].to(rows)
+        steps = int(self.steps) if len(rows) > 1 and len(source) else 0
         if steps == 0:
-            solution["W"], solution["offset"] = torch.eye(d).to(solution["W"]), torch.zeros_like(solution["offset"])
-        moved = torch.addmm(solution["offset"].to(rows.dtype), rows, solution["W"].to(rows.dtype))
-        parameters = residual_mlp.start(d, self.layers, self.hidden or d, self.seed, rows.device, rows.dtype)
-        view = residual_mlp.view(self.classifier.weight.to(rows))
-        frame, fitted, loss, start_loss = residual_mlp.fit(moved, target, view, parameters, steps, float(self.lr))
-        solution |= {"centre": frame[0], "scale": frame[1], "loss": loss, "start_loss": start_loss}
-        return solution | {f"mlp.{i}": parameter for i, parameter in enumerate(fitted)}
-
-    def _target(self, like: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """Pseudo-source rows ``(m, d)``, evenly thinned to at most ``TARGET_ROWS``, and weights ``(m,)`` of sum one."""
-        chosen = self._select()
-        chosen = chosen[:: max(1, -(-len(chosen) // TARGET_ROWS))]
-        rows = self._bank.rows[chosen].to(like)
-        if self.shares in ("global", "oracle"):
-            return rows, torch.full_like(rows[:, 0], 1 / max(1, len(rows)))
-        return rows, row_weights(shares, self._bank.group[chosen]).to(like)
+            learned["W"], learned["offset"] = torch.eye(d).to(learned["W"]), torch.zeros_like(learned["offset"])
+        moved = torch.addmm(learned["offset"].to(rows), rows, learned["W"].to(rows))
+        parameters = initial_parameters(d, self.layers, self.hidden or d, self.seed, rows)
+        target, view = (source, weights / weights.sum()), seen_by(self.classifier.weight.to(rows))
+        return learned | fit_residual(moved, target, view, parameters, steps, float(self.lr))
 
     def _move(self, z: Tensor) -> Tensor:
-        frame = self._solved("centre", z), self._solved("scale", z)
-        moved = torch.addmm(self._solved("offset", z), z, self._solved("W", z))
-        return residual_mlp.apply(moved, frame, [self._solved(f"mlp.{i}", z) for i in range(2 * self.layers)])
+        parameters = [self._learned(f"mlp_{i}", z) for i in range(2 * self.layers)]
+        return residual(super()._move(z), self._learned("centre", z), self._learned("scale", z), parameters)
 
     def _score(self, z: Tensor) -> Tensor:
-        moved = self._move(z)  # scored as it is, even by a g that scales what comes from outside
-        return self.classifier.exact_logits(moved).to(moved.dtype)
-
-    @classmethod
-    def diagnose(cls, saved: SavedState, classifier: LinearClassifier | None) -> Diagnosis:
-        """Figures of a fitted state that need no labels."""
-        solution, rows = saved.part("solution"), exact(saved.tensors["rows.rows"])
-        layers = [exact(solution[f"mlp.{i}"]) for i in range(sum(name.startswith("mlp.") for name in solution))]
-        frame = exact(solution["centre"]), exact(solution["scale"])
-        moved = residual_mlp.apply(torch.addmm(solution["offset"], rows, solution["W"]), frame, layers)
-        squares = (moved - rows).square().sum(dim=1).mean()
-        after = None if classifier is None else classifier.exact_logits(moved).argmax(dim=1)
-        return diagnosis.of_alignment(saved, squares, diagnosis.changed(rows, classifier, after))
+        return torch.addmm(self.classifier.bias.to(z), self._move(z), self.classifier.weight.to(z).T)

@@ -5,7 +5,7 @@ Importing it needs no torch; a class is imported when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,20 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RegisteredAdapter:
-    """A named adapter: a class, and how it is built.
+    """A named adapter: a class, and the options that make it what the name says.
 
     Attributes:
         home: Module in :mod:`clip_tca.adapters` and class, such as ``linear.LinearTCA``.
         summary: A line for ``clip-tca methods``.
-        preset: Class method that builds it in place of the constructor.
-        fixed: Options that belong to the name and can't be set.
-        oracle: Whether it uses true labels by default.
+        options: Options of the name; others can be set beside them.
+        oracle: Whether it uses true labels.
     """
 
     home: str
     summary: str
-    preset: str | None = None
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     oracle: bool = False
 
     @property
@@ -40,33 +38,29 @@ class RegisteredAdapter:
         kind: type[Adapter] = getattr(import_module(f"clip_tca.adapters.{module}"), name)
         return kind
 
-    def build(self, classifier: LinearClassifier | None, **options: Any) -> Adapter:
-        """A new adapter for ``classifier``; without one it can say what it is, and not be fitted."""
-        make: Callable[..., Adapter] = self.kind if self.preset is None else getattr(self.kind, self.preset)
-        return make(classifier, **self.fixed, **options)
+    def build(self, classifier: LinearClassifier, **options: Any) -> Adapter:
+        """A new adapter for ``classifier``; ``options`` go before those of the name."""
+        return self.kind(classifier, **{**self.options, **options})
 
+
+PAPER = {"k": 20, "shares": "global", "solver": "gradient"}
+PUBLIC_CODE = {"k": 20, "shares": "oracle", "uncertainty": "entropy", "solver": "gradient"}
 
 ADAPTERS = {
     "linear-tca": RegisteredAdapter(
         "linear.LinearTCA", "maps all embeddings onto mean and covariance of the most certain ones, with our defaults"
     ),
     "linear-tca:paper": RegisteredAdapter(
-        "linear.LinearTCA",
-        "the same as the paper prints it: the k most certain overall, gradient steps",
-        preset="paper",
+        "linear.LinearTCA", "the same as the paper prints it: the k most certain overall, gradient steps", PAPER
     ),
     "linear-tca:reference": RegisteredAdapter(
         "linear.LinearTCA",
         "the same as the public code does it: an oracle, which counts true labels",
-        preset="reference",
+        PUBLIC_CODE,
         oracle=True,
     ),
-    "mlp2-tca": RegisteredAdapter(
-        "mlp.MLPTCA", "linear-tca with a residual MLP of 2 layers behind it", fixed={"layers": 2}
-    ),
-    "mlp3-tca": RegisteredAdapter(
-        "mlp.MLPTCA", "linear-tca with a residual MLP of 3 layers behind it", fixed={"layers": 3}
-    ),
+    "mlp2-tca": RegisteredAdapter("mlp.MLPTCA", "linear-tca with a residual MLP of 2 layers behind it", {"layers": 2}),
+    "mlp3-tca": RegisteredAdapter("mlp.MLPTCA", "linear-tca with a residual MLP of 3 layers behind it", {"layers": 3}),
     "conditional-tca": RegisteredAdapter(
         "conditional.ConditionalTCA", "aligns class by class: soft class means, one shared covariance"
     ),

@@ -1,93 +1,92 @@
-"""Saved adapters: one safetensors file with the tensors, and options and counters as JSON in its header."""
+"""Saved adapters: one safetensors file with the classifier, what was learned and what was observed.
+
+Tensors are named ``classifier.…``, ``learned.…`` and ``observed.…``; plain values, such as the options, are JSON in the
+header. A checksum covers everything: a wrong number in such a file would be silent and harmful.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.registry import adapter_classes
-from clip_tca.classifier import LinearClassifier
+from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.core.device import choose_device
 from clip_tca.core.files import local_copy, write_tensors
-from clip_tca.core.remote import Location
+from clip_tca.core.remote import Location, locate
 
-if TYPE_CHECKING:
-    from clip_tca.adapters.base import Adapter
-
-log = logging.getLogger("clip_tca")
-
-FORMAT = 1
-
-TASK = "task"
-"""Counter of a saved part of a fit: which of how many tasks."""
+FORMAT = 2
+G_NAMES, PROMPT_NAMES = ("weight", "bias", "classes", "normalize"), ("text", "scale")
+"""What is saved of a classifier, and of one that was made from prompts."""
 
 
-@dataclass(frozen=True)
-class SavedState:
-    """An adapter's options, counters and tensors.
-
-    Attributes:
-        kind: Class of the adapter.
-        options: Its options by name.
-        counters: Rows seen, rows of the last batch, dtype of the computation.
-        shape: Dimensions and classes.
-        classifier: Fingerprint of the classifier.
-        tensors: Everything learned; ``solution.…`` is the map, the rest what was observed, by accumulator.
-        classes: Names of the classes; None if they were not known.
-    """
-
-    kind: str
-    options: dict[str, Any]
-    counters: dict[str, Any]
-    shape: tuple[int, int]
-    classifier: str
-    tensors: dict[str, Tensor]
-    classes: tuple[str, ...] | None = None
-
-    def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors whose names begin with ``name.``, by the rest of their names."""
-        prefix = f"{name}."
-        return {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
-
-    def check(self, path: str | Location, kind: str, classifier: LinearClassifier) -> None:
-        """Raise ValueError unless this is a ``kind`` for as many classes and dimensions as the classifier has."""
-        if self.kind != kind:
-            raise ValueError(f"{path}: holds a {self.kind}; use {self.kind}.load")
-        if self.shape != (classifier.dim, classifier.n_classes):
-            raise ValueError(
-                f"{path}: made for {self.shape[1]} classes in {self.shape[0]} dimensions, but the classifier has "
-                f"{classifier.n_classes} in {classifier.dim}; use the classifier it was fitted with"
-            )
-        if self.classifier != classifier.fingerprint():
-            log.warning("%s was fitted with other class texts, another scale or another head than those given", path)
-        if self.classes and classifier.classes and self.classes != classifier.classes:
-            log.warning("%s names its classes otherwise (%s, …) than the classifier does", path, self.classes[0])
-
-
-def save_state(path: Location, state: SavedState) -> None:
+def save_adapter(adapter: Adapter, path: str | Location) -> None:
     """Write atomically: the file appears whole under its final name, or not at all."""
-    record = {
-        "format": FORMAT,
-        "class": state.kind,
-        "options": state.options,
-        "counters": state.counters,
-        "shape": state.shape,
-        "classifier": state.classifier,
-        "classes": state.classes,
+    g = adapter.classifier
+    learned = {name: getattr(adapter, f"{name}_") for name in adapter._names}
+    names = [*G_NAMES, *(PROMPT_NAMES if isinstance(g, ZeroShotClassifier) else ())]
+    parts = {
+        "classifier": {name: getattr(g, name) for name in names},
+        "learned": learned,
+        "observed": adapter._observed,
     }
-    whole = {key: tensor.detach().contiguous().clone() for key, tensor in state.tensors.items()}
-    text = json.dumps(record, default=int)
-    write_tensors(path, whole, {"clip_tca": text, "checksum": checksum(text, whole)})
+    tensors: dict[str, Tensor] = {}
+    values = {name: _split(part, name, tensors) for name, part in parts.items()}
+    options = {name: _plain(value) for name, value in adapter.get_params().items() if name != "classifier"}
+    record = {"format": FORMAT, "class": type(adapter).__name__, "options": options, "seen": adapter.n_seen_}
+    record |= {"solved_at": adapter._solved_at, "values": values}
+    text = json.dumps(record)
+    tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    write_tensors(locate(path), tensors, {"clip_tca": text, "checksum": checksum(text, tensors)})
+
+
+def load(path: str | Location, device: str | torch.device | None = None, kind: type[Adapter] | None = None) -> Adapter:
+    """A saved adapter with its classifier, on ``device`` (default: the CPU); a stream can go on from it.
+
+    ``kind`` is a class that it may be besides those of this package.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is not a saved adapter of this version, or damaged.
+    """
+    path = locate(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; save an adapter there first")
+    device = choose_device(str(device or "cpu"))
+    try:
+        with local_copy(path) as local, safe_open(str(local), "pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
+        text = metadata["clip_tca"]
+        record: dict[str, Any] = json.loads(text)
+        if record["format"] != FORMAT:
+            raise ValueError(f"format {record['format']}, this version of clip-tca reads {FORMAT}")
+        if metadata["checksum"] != checksum(text, tensors):
+            raise ValueError("its checksum is wrong")
+        prompts = "scale" in record["values"]["classifier"]
+        g = object.__new__(ZeroShotClassifier if prompts else LinearClassifier)
+        vars(g).update(_joined("classifier", record["values"], tensors))
+        g.classes = None if g.classes is None else tuple(g.classes)
+        kinds = {**adapter_classes(), **({} if kind is None else {kind.__name__: kind})}
+        adapter = kinds[record["class"]](g, **record["options"])
+        adapter._begin(adapter._start(), device, record["seen"])
+        _restore(adapter._observed, _joined("observed", record["values"], tensors))
+        adapter._learn(_joined("learned", record["values"], tensors))
+        adapter._solved_at = record["solved_at"]
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
+    return adapter
 
 
 def checksum(record: str, tensors: dict[str, Tensor]) -> str:
-    """Of everything in the file: a wrong number in it would be as silent as it is harmful."""
+    """Of everything in the file."""
     digest = hashlib.sha256(record.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu()
@@ -97,60 +96,49 @@ def checksum(record: str, tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def read_state(path: Location, device: torch.device | str = "cpu") -> SavedState:
-    """A saved adapter of any class; no classifier is needed.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not a saved adapter, or one of another format.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; save an adapter there first")
-    try:
-        with local_copy(path) as local, safe_open(str(local), "pt", device=str(device)) as file:
-            metadata = file.metadata() or {}
-            # copied, because where numbers lie in the file would decide how sums of them are rounded
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
-        if metadata["checksum"] != checksum(metadata["clip_tca"], tensors):
-            raise ValueError("its checksum is wrong")
-        record: dict[str, Any] = json.loads(metadata["clip_tca"])
-        version = record["format"]
-        dim, classes = record["shape"]
-        counters, options = dict(record["counters"]), dict(record["options"])
-        names = _names(record.get("classes"), classes)  # version 0.1 had none
-        saved = SavedState(record["class"], options, counters, (dim, classes), record["classifier"], tensors, names)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
-    if version != FORMAT:
-        raise ValueError(f"{path}: format {version}, this version of clip-tca reads {FORMAT}; save it again")
-    return saved
+def _split(part: Any, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """Put the tensors in an object, or in a dictionary, into ``tensors``; the plain values are returned."""
+    values = {}
+    for key, value in (part if isinstance(part, dict) else vars(part)).items():
+        full = f"{name}.{key}"
+        if isinstance(value, list) and value:  # the parts of a sample
+            tensors[full] = torch.cat(value)
+        elif isinstance(value, Tensor):
+            tensors[full] = value
+        elif isinstance(value, np.ndarray):
+            tensors[full] = torch.from_numpy(value)
+        elif hasattr(value, "__dict__"):
+            values[key] = _split(value, full, tensors)
+        else:
+            values[key] = _plain(value)
+    return values
 
 
-def _names(names: Any, count: int) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{count} class names are needed")
-    return tuple(names)
+def _joined(name: str, values: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """What :func:`_split` took apart, as nested dictionaries."""
+    joined: dict[str, Any] = dict(values[name])
+    for full, tensor in tensors.items():
+        first, *path, last = full.split(".")
+        if first == name:
+            place = joined
+            for key in path:
+                place = place[key]
+            place[last] = tensor
+    return joined
 
 
-def read_fit(path: Location) -> SavedState:
-    """A saved adapter that has learned; a part of a fit is refused."""
-    saved = read_state(path)
-    if TASK in saved.counters:
-        raise ValueError(f"{path}: what one task has seen, not a whole fit; merge all of them first: clip-tca merge")
-    return saved
+def _restore(empty: Any, values: dict[str, Any]) -> None:
+    """Put values into an object that was made with the same options."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            _restore(getattr(empty, key), value)
+        else:
+            before = getattr(empty, key, None)
+            if isinstance(before, np.ndarray):
+                value = value.cpu().numpy()
+            setattr(empty, key, [value] if isinstance(before, list) and isinstance(value, Tensor) else value)
 
 
-def load_adapter(path: Location, classifier: LinearClassifier, device: torch.device) -> Adapter:
-    """A saved adapter, of the class that the file names.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is not a saved adapter of this package, or belongs to another classifier.
-    """
-    classes = adapter_classes()
-    kind = read_fit(path).kind
-    if kind not in classes:
-        raise ValueError(f"{path}: holds a {kind!r}; allowed are {', '.join(classes)}")
-    return classes[kind].load(path, classifier, str(device))
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it."""
+    return value.tolist() if isinstance(value, (Tensor, np.ndarray, np.generic)) else value

@@ -32,24 +32,27 @@ class Application:
         rows = to_tensor(block.z).to(self.device)
         parts = [self._arrays(part) for part in (rows.split(self.batch) if self.batch else [rows])]
         arrays = parts[0] if len(parts) == 1 else {kind: np.concatenate([p[kind] for p in parts]) for kind in parts[0]}
-        before = None
-        if self.compare:
-            inputs = unit(rows) if self.adapter.normalize else rows
-            before = self.adapter.classifier.predict(inputs).cpu().numpy()
-        return Result(arrays, block.others, before)
+        return Result(arrays, block.others, self._before(rows) if self.compare else None)
 
     def _arrays(self, rows: Tensor) -> dict[Kind, np.ndarray]:
-        scored = self.compare or self.kinds != ("embeddings",)
         if self.batch:
-            moved, logits = self.adapter.partial_fit(rows).adapt(rows)
-        else:
-            moved, logits = self.adapter.apply(rows, "embeddings" in self.kinds, scored)
+            self.adapter.partial_fit(rows)
         arrays: dict[Kind, np.ndarray] = {}
+        if self.kinds == ("embeddings",) and not self.compare:
+            return {"embeddings": self.adapter.transform(rows).cpu().numpy()}
         if "embeddings" in self.kinds:
+            moved, logits = self.adapter.adapt(rows)
             arrays["embeddings"] = moved.cpu().numpy()
-        if scored:
-            best = logits.max(dim=1)
-            arrays["labels"] = best.indices.cpu().numpy()
-            if "scores" in self.kinds:
-                arrays["scores"] = (best.values - logits.logsumexp(dim=1)).exp().cpu().numpy()
+        else:
+            logits = self.adapter.logits(rows)
+        best = logits.max(dim=1)
+        arrays["labels"] = best.indices.cpu().numpy()
+        if "scores" in self.kinds:
+            arrays["scores"] = (best.values - logits.logsumexp(dim=1)).exp().cpu().numpy()
         return arrays
+
+    def _before(self, rows: Tensor) -> np.ndarray:
+        """What the classifier predicts by itself, for rows as the adapter takes them."""
+        g, normalize = self.adapter.classifier, self.adapter.normalize
+        inputs = g.prepared(rows) if normalize is None else unit(rows) if normalize else rows
+        return g.predict(inputs).cpu().numpy()

@@ -23,7 +23,7 @@ class GivenClassifier:
     classifier: LinearClassifier
     classes: list[str] | None
     about: dict[str, Any]
-    kind: Literal["text", "head"] = "text"
+    kind: Literal["text", "head", "state"] = "text"
 
     def named(self, path: Location) -> GivenClassifier:
         """The same with the class names of a file, one a line."""

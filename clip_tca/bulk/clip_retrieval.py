@@ -51,10 +51,10 @@ class ClipRetrievalShard(Shard):
         if len(set(self.schema.names)) < len(self.schema.names):
             raise ValueError(f"{metadata}: two columns have the same name; rename one of them")
 
-    def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
+    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
         """All rows, ``rows`` at a time."""
         tables = self._tables(rows)
-        for block in self.vectors.blocks(start, stop, rows):
+        for block in self.vectors.blocks(rows):
             others = next(tables, None)
             if others is None or len(others) != len(block):
                 raise base.damaged(self.metadata, f"ends at row {block.first}")
@@ -102,7 +102,7 @@ class ClipRetrievalSink:
         folder.mkdir(exist_ok=True)
         self.table = pq.ParquetWriter(folder / shard.metadata.name, self.schema)
         alone: dict[Kind, Path] = {kind: path for kind, path in target.paths.items() if kind == "embeddings"}
-        self.vectors = shard.vectors.sink(Target(alone, target.dtypes, target.start, target.rows)) if alone else None
+        self.vectors = shard.vectors.sink(Target(alone, target.dtypes, target.rows)) if alone else None
 
     def write(self, result: Result) -> None:
         """Append the output for a block."""

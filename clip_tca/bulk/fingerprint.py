@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from clip_tca.adapters.state import checksum
 from clip_tca.core.version import __version__
 
 if TYPE_CHECKING:
+    from clip_tca.adapters.base import Adapter
     from clip_tca.bulk.job import Job
-
-
-def input_fingerprint(job: Job) -> str:
-    """Of names, sizes and kind of the embeddings, wherever they are: what tasks that share one fit must agree on."""
-    source = job.layout.source
-    shards = [[shard.path.name, shard.rows] for shard in source.shards]
-    return _digest([shards, source.dim, str(source.dtype), job.drop_bad])
 
 
 def run_fingerprint(job: Job) -> str | None:
@@ -26,21 +19,25 @@ def run_fingerprint(job: Job) -> str | None:
     stamps = [shard.stamp() for shard in source.shards]
     if job.batch is not None or None in stamps:
         return None
-    return _digest(
-        [
-            __version__,
-            stamps,
-            input_fingerprint(job),
-            type(adapter).__name__,
-            adapter.parameters(),
-            adapter.classifier.fingerprint(),
-            checksum("", adapter.solution) if job.fitted else None,
-            {kind: str(dtype) for kind, dtype in job.layout.dtypes.items()},
-            None if job.labels is None else hashlib.sha256(job.labels.tobytes()).hexdigest(),
-            job.device.type,
-        ]
-    )
-
-
-def _digest(content: object) -> str:
+    content = [
+        __version__,
+        stamps,
+        [[shard.path.name, shard.rows] for shard in source.shards],
+        [source.dim, str(source.dtype), job.drop_bad],
+        type(adapter).__name__,
+        options_of(adapter),
+        adapter.classifier.fingerprint(),
+        job.loaded,
+        {kind: str(dtype) for kind, dtype in job.layout.dtypes.items()},
+        None if job.labels is None else hashlib.sha256(job.labels.tobytes()).hexdigest(),
+        job.device.type,
+    ]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def options_of(adapter: Adapter) -> dict[str, Any]:
+    """The options of an adapter without its classifier, which decides ``normalize`` where that was not given."""
+    options = {name: value for name, value in adapter.get_params().items() if name != "classifier"}
+    if options["normalize"] is None:
+        options["normalize"] = adapter.classifier.unit_rows
+    return options

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 
 from clip_tca.adapters.base import Adapter
-from clip_tca.adapters.state import load_adapter
+from clip_tca.adapters.state import load
 from clip_tca.bulk.tally import Tally
-from clip_tca.classifier import LinearClassifier
 from clip_tca.core.files import write_text
 from clip_tca.core.remote import Location, stamp
 
@@ -62,12 +61,12 @@ class Finished:
             adapter.save(self.marks / f"{FIT}.safetensors")
         self._write(FIT, {"counts": tally.counts(), "learned": adapter is not None})
 
-    def kept_fit(self, classifier: LinearClassifier, device: torch.device) -> tuple[Adapter | None, Tally] | None:
+    def kept_fit(self, device: torch.device) -> tuple[Adapter | None, Tally] | None:
         """What :meth:`keep_fit` kept; None if there is nothing, or it is damaged."""
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             if mark := self._read(FIT):
                 path = self.marks / f"{FIT}.safetensors"
-                return load_adapter(path, classifier, device) if mark["learned"] else None, Tally.of(mark["counts"])
+                return load(path, device) if mark["learned"] else None, Tally.of(mark["counts"])
         return None
 
     def forget(self, names: list[str]) -> None:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from clip_tca.bulk.shards import ShardedEmbeddings, check_agreement
 from clip_tca.core.checks import one_line
-from clip_tca.core.hub_access import go_offline_if_unreachable
+from clip_tca.core.hub_access import hub_address, hub_reachable
 from clip_tca.datasets.formats.base import ROWS, Target
 from clip_tca.datasets.formats.columns import TableShard, regrouped
 
@@ -51,11 +51,12 @@ def open_hub(
     hub_id: str, revision: str | None = None, split: str = "train", column: str | None = None
 ) -> ShardedEmbeddings:
     """The shards of a split of ``owner/name``, in order; ``revision`` is a commit or tag, ``column`` as for files."""
-    go_offline_if_unreachable()
     import datasets
 
     datasets.disable_progress_bars()
     try:
+        if not hub_reachable():
+            raise ConnectionError(f"{hub_address()} can't be reached")
         source = datasets.load_dataset(hub_id, revision=revision, split=split, streaming=True)
         parts = [source.shard(source.num_shards, i) for i in range(source.num_shards)]
         shards = [HubShard(part, i, hub_id, column) for i, part in enumerate(parts)]

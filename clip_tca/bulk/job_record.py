@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from clip_tca.bulk.fingerprint import options_of
 from clip_tca.core.provenance import commit, peak_memory, versions
 
 if TYPE_CHECKING:
@@ -19,13 +20,11 @@ LISTED = 100
 def describe(job: Job, tally: Tally, method: str, given: GivenClassifier) -> dict[str, Any]:
     """The record as a JSON object; everything that changes from run to run is in ``cost``."""
     source, adapter = job.layout.source, job.adapter
-    left_out: dict[str, dict[str, Any]] = {}
-    for unit in source.units():
-        if rows := tally.bad.get(unit.number):
-            entry = left_out.setdefault(source.shards[unit.shard].path.name, {"rows": 0, "first": []})
-            entry["rows"] += len(rows)
-            entry["first"] = [*entry["first"], *rows][:LISTED]
-    counts = adapter.solution.get("pseudo_source_counts")
+    left_out = {
+        source.shards[number].path.name: {"rows": len(rows), "first": rows[:LISTED]}
+        for number, rows in sorted(tally.bad.items())
+    }
+    counts = getattr(adapter, "pseudo_source_counts_", None)
     scored = None
     if job.labels is not None and tally.rows:
         scored = {
@@ -45,8 +44,8 @@ def describe(job: Job, tally: Tally, method: str, given: GivenClassifier) -> dic
         },
         given.kind: given.about,
         "classes": given.classes,
-        "method": {"name": method, "parameters": adapter.parameters()},
-        "setting": "online" if job.batch else "loaded" if job.fitted else "transductive",
+        "method": {"name": method, "parameters": options_of(adapter)},
+        "setting": "online" if job.batch else "loaded" if job.loaded else "transductive",
         "batch_size": job.batch,
         "rows": tally.rows,
         "left_out": left_out,
@@ -56,7 +55,6 @@ def describe(job: Job, tally: Tally, method: str, given: GivenClassifier) -> dic
         "versions": versions(),
         "commit": commit(),
         "cost": {
-            "processes": job.processes.size,
             "device": job.device.type,
             "fitting_seconds": tally.fitting_seconds,
             "adapting_seconds": tally.adapting_seconds,

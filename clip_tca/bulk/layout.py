@@ -55,12 +55,12 @@ class Layout:
         """The files of each shard by its name: below ``target``, or that file if everything goes there."""
         return {s.path.name: [target.name] if self.single else s.written(self.kinds) for s in shards}
 
-    def sink(self, out: Path, shard: Shard, start: int = 0, rows: int | None = None) -> Sink:
-        """A writer for a shard, or for its rows from ``start`` on if the output has ``rows`` in all."""
+    def sink(self, out: Path, shard: Shard, rows: int | None = None) -> Sink:
+        """A writer for a shard; ``rows`` is the number of rows that will be written, if it is known."""
         files = self.files(out, shard)
         for path in files.values():
-            path.parent.mkdir(exist_ok=True)  # not what is above: it is gone if the run has failed elsewhere
-        return self._naming(shard.sink(Target(files, self.dtypes, start, rows)))
+            path.parent.mkdir(exist_ok=True)
+        return self._naming(shard.sink(Target(files, self.dtypes, rows)))
 
     def stream(self, file: IO[bytes]) -> Sink:
         """A writer for the only shard, to an open file."""

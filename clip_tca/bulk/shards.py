@@ -1,10 +1,10 @@
-"""Sharded embeddings: one file or many in order, cut into work units that processes can share."""
+"""Sharded embeddings: one file or many, in order."""
 
 from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,8 @@ import numpy as np
 
 from clip_tca.core.files import natural_key, natural_order
 from clip_tca.core.remote import Location, RemotePath, locate
-from clip_tca.datasets.formats.base import ROWS, Shard
+from clip_tca.datasets.formats.base import Shard
 from clip_tca.datasets.formats.registry import FORMATS, open_shard
-
-UNIT = 8 * ROWS
-"""Rows of a work unit, where a shard can be cut; otherwise a unit is a whole shard."""
-
-
-@dataclass(frozen=True)
-class WorkUnit:
-    """Rows ``start`` to ``stop`` of shard number ``shard``; ``first`` is the index of its first row among all rows."""
-
-    number: int
-    shard: int
-    start: int
-    stop: int
-    first: int
 
 
 @dataclass(frozen=True)
@@ -52,33 +38,6 @@ class ShardedEmbeddings:
         """Number of rows; None if one of the shards is a stream."""
         counts = [shard.rows for shard in self.shards]
         return None if None in counts else sum(count or 0 for count in counts)
-
-    def units(self) -> list[WorkUnit]:
-        """The work, in order. It depends on the files alone, not on how many processes there are."""
-        units: list[WorkUnit] = []
-        first = 0
-        for number, shard in enumerate(self.shards):
-            if shard.rows is None:  # an index far above that of any row of the shards before
-                units.append(WorkUnit(len(units), number, 0, 0, number << 40))
-                continue
-            step = UNIT if shard.splittable else max(shard.rows, 1)
-            for start in range(0, max(shard.rows, 1), step):  # an empty shard is a unit, and has an output, too
-                units.append(WorkUnit(len(units), number, start, min(start + step, shard.rows), first + start))
-            first += shard.rows
-        return units
-
-
-def share(units: list[WorkUnit], rank: int, size: int, whole: bool = False) -> list[WorkUnit]:
-    """The units of process ``rank`` of ``size``: neighbours, about as many rows for each; ``whole`` cuts no shard."""
-    if whole:
-        stops = {unit.shard: unit.stop for unit in units}
-        shards = [replace(unit, stop=stops[unit.shard]) for unit in units if unit.start == 0]
-        mine = {unit.shard for unit in share(shards, rank, size)}
-        return [unit for unit in units if unit.shard in mine]
-    weights = [max(unit.stop - unit.start, 1) for unit in units]
-    ends = np.cumsum(weights)
-    middles = ends - np.asarray(weights) / 2
-    return [unit for unit, middle in zip(units, middles, strict=True) if int(middle * size / ends[-1]) == rank]
 
 
 def open_embeddings(source: str, column: str | None = None) -> ShardedEmbeddings:

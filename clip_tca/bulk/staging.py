@@ -21,7 +21,7 @@ from pathlib import Path
 
 from clip_tca.bulk.finished import Finished
 from clip_tca.bulk.tally import Tally
-from clip_tca.core.files import PART, lock, sweep, write_text
+from clip_tca.core.files import PART, lock, write_text
 
 log = logging.getLogger("clip_tca.bulk.staging")
 
@@ -38,7 +38,6 @@ DONE = "done"
 class Staging:
     """A ``with`` block in which :attr:`folder` is filled; :meth:`commit` gives it its final name.
 
-    Only the first of several processes makes, renames and locks it; if it has died, any of the others removes it.
     With a ``fingerprint``, finished ``shards`` (their files by name) stay there when the run is killed or interrupted,
     for the next run with the same one.
     """
@@ -49,21 +48,19 @@ class Staging:
         *,
         single: bool,
         overwrite: bool = False,
-        first: bool = True,
         fingerprint: str | None = None,
         shards: Mapping[str, list[str]] | None = None,
     ) -> None:
         """Check that ``target`` may be written: a file if ``single``, else a folder."""
         self.target = Path(os.path.realpath(target))
-        self.single, self.first, self.shards, self._lock = single, first, shards or {}, -1
+        self.single, self.shards, self._lock = single, shards or {}, -1
         self.folder = self.target.with_name(f".{self.target.name}{PART}")
         self.progress = None
         if fingerprint is not None and not single:
             self.progress = Finished(self.folder / DONE, self.folder / "out", fingerprint)
         if not self.target.parent.is_dir():
             raise FileNotFoundError(f"output: the folder {target.parent} does not exist; create it first")
-        if first:
-            self._recover()
+        self._recover()
         for path in (path for path in self._final_paths() if path.exists()):
             if not overwrite:
                 raise ValueError(f"output: {path} exists; choose another name, or replace it: --overwrite")
@@ -92,12 +89,11 @@ class Staging:
 
     def __enter__(self) -> Staging:
         """Make the folder, and remove what a killed run has left in it, but for finished shards of the same run."""
-        if self.first:
-            self._acquire()
-            if self.progress is None or self._fingerprint() != self.progress.fingerprint:
-                self._clear()
-            else:
-                self._tidy(self.progress)
+        self._acquire()
+        if self.progress is None or self._fingerprint() != self.progress.fingerprint:
+            self._clear()
+        else:
+            self._tidy(self.progress)
         return self
 
     def _clear(self) -> None:
@@ -187,11 +183,8 @@ class Staging:
         refused = isinstance(error, ValueError) or (isinstance(error, OSError) and error.errno in FULL)
         marks = self.folder / DONE
         if kind is not None and not refused and marks.is_dir() and any(marks.glob("*.json")):
-            if self.first:
-                log.warning("what is finished is kept in %s: the same command goes on with it", self.folder)
-        elif self.first:
+            log.warning("what is finished is kept in %s: the same command goes on with it", self.folder)
+        else:
             shutil.rmtree(self.folder, ignore_errors=True)
-        elif kind is not None:  # while the first lives, it is locked, and the first will remove it
-            sweep([self.folder])
         if self._lock >= 0:
             os.close(self._lock)

@@ -12,7 +12,7 @@ from clip_tca.bulk.reading import CheckedBlock
 
 @dataclass
 class Tally:
-    """Counts of a run: rows used, rows left out by work unit, correct predictions after and before; and seconds.
+    """Counts of a run: rows used, rows left out by shard, correct predictions after and before; and seconds.
 
     ``same`` is the row that all of the first pass were equal to; None if they differ, or there were none. ``kept`` is
     the number of shards that an earlier run has finished.
@@ -28,16 +28,15 @@ class Tally:
     kept: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        """The counts of two processes, or of two shards."""
+        """The counts of two shards, or of two runs."""
         return Tally(
             self.rows + other.rows,
             {**self.bad, **other.bad},
             self.right + other.right,
             self.right_before + other.right_before,
-            max(self.fitting_seconds, other.fitting_seconds),
-            max(self.adapting_seconds, other.adapting_seconds),
-            _same(self, other),
-            self.kept + other.kept,
+            self.fitting_seconds + other.fitting_seconds,
+            self.adapting_seconds + other.adapting_seconds,
+            kept=self.kept + other.kept,
         )
 
     def look(self, z: np.ndarray) -> None:
@@ -49,17 +48,17 @@ class Tally:
     def leave_out(self, checked: CheckedBlock) -> None:
         """Add the bad rows of a block."""
         if len(checked.bad):
-            self.bad.setdefault(checked.unit.number, []).extend(checked.bad.tolist())
+            self.bad.setdefault(checked.shard, []).extend(checked.bad.tolist())
 
     def counts(self) -> dict[str, Any]:
         """The counts that a later run needs if it goes on after this one, as JSON can hold them."""
-        bad = {str(unit): rows for unit, rows in self.bad.items()}
+        bad = {str(shard): rows for shard, rows in self.bad.items()}
         return {"rows": self.rows, "bad": bad, "right": self.right, "right_before": self.right_before}
 
     @classmethod
     def of(cls, counts: dict[str, Any]) -> Tally:
         """What :meth:`counts` gave."""
-        bad = {int(unit): [int(row) for row in rows] for unit, rows in counts["bad"].items()}
+        bad = {int(shard): [int(row) for row in rows] for shard, rows in counts["bad"].items()}
         return cls(int(counts["rows"]), bad, int(counts["right"]), int(counts["right_before"]))
 
     def check_rows(self, least: int) -> None:
@@ -77,11 +76,3 @@ class Tally:
                 f"embeddings: all {self.rows} rows are the same, and nothing can be learned from them; "
                 "check how they were made"
             )
-
-
-def _same(one: Tally, other: Tally) -> np.ndarray | None:
-    """The row that all rows of both are equal to, if there is one."""
-    if not (one.rows and other.rows):
-        return other.same if other.rows else one.same
-    equal = one.same is not None and other.same is not None and np.array_equal(one.same, other.same)
-    return one.same if equal else None

@@ -26,7 +26,6 @@ COMMANDS = {
     "report": "JSON records as one HTML page",
     "study": "the paper's figures and analyses, on any data set",
     "compare": "several JSON records in one table",
-    "merge": "the fits of several tasks as one state",
     "export": "a saved state as ONNX or as a linear layer",
     "methods": "list the methods of eval",
     "embed": "encode images into the embedding store",
@@ -74,8 +73,8 @@ class Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
         key: tuple[object, ...] = (record.getMessage(),)
-        if record.name.startswith("clip_tca.adapters.base") and isinstance(record.args, tuple):
-            key = (record.msg, *record.args[:1])
+        if record.name.startswith("clip_tca.adapters") and isinstance(record.args, tuple):
+            key = (record.msg, *(name for name in record.args if isinstance(name, str)))  # other numbers, same warning
         if key in self.printed:
             return
         self.printed.add(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,9 @@ from clip_tca.core.remote import locate
 from clip_tca.datasets.formats.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
-    from clip_tca.adapters.base import Adapter
     from clip_tca.bulk.class_texts import GivenClassifier
     from clip_tca.bulk.job import Job
     from clip_tca.bulk.tally import Tally
-    from clip_tca.core.processes import Processes
 
 METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
 
@@ -30,12 +29,13 @@ shards, a folder of clip-retrieval, or - for standard input: an Arrow IPC stream
 file (implies --online). Every path may be a URL that fsspec takes: s3://, gs://, hf://, memory://.
 TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or with --model a list of class names.
 With --head FILE.safetensors (tensors weight and bias) embeddings are features as that layer takes them, not scaled.
+A state of --load-state has its own classifier, and needs neither.
 
 The output has the format and the shard names of the input. That of standard input is an Arrow IPC stream: the input's
 columns with adapted embeddings (column embeddings for .npy), tca_label and tca_score as --write says; one record batch
 for every --batch-size rows, as soon as they have come.
 A run over several shards that was killed goes on where it was when the same command is given again.
-Several processes: torchrun --nproc-per-node N -m clip_tca adapt …; independent ones, on a cluster: --task I/N"""
+On several machines: fit once (--fit-only --save-state), then --load-state on each, with its own shards."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -60,7 +60,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--drop-bad-rows", action="store_true", help="leave out rows of NaN or infinity")
     command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
     text = command.add_argument_group("classifier")
-    either = text.add_mutually_exclusive_group(required=True)
+    either = text.add_mutually_exclusive_group()
     either.add_argument("--text", metavar="TEXT", help="text embeddings, or class names with --model")
     either.add_argument("--head", metavar="FILE", help="instead: the last layer of a model, tensors weight and bias")
     text.add_argument("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
@@ -88,15 +88,9 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
     group.add_argument("--load-state", metavar="FILE", help="fit nothing: use an adapter that --save-state saved")
     group.add_argument("--fit-only", action="store_true", help="write no output, only --save-state")
-    group.add_argument(
-        "--task",
-        type=task,
-        metavar="I/N",
-        help="do the I-th of N parts: of the fit with --fit-only, then clip-tca merge; of the output with --load-state",
-    )
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     shared.add_quiet(command)
-    command.set_defaults(run=run, parser=command, torchrun=True)
+    command.set_defaults(run=run, parser=command)
 
 
 def kinds(text: str) -> tuple[Kind, ...]:
@@ -107,32 +101,19 @@ def kinds(text: str) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind in words)
 
 
-def task(text: str) -> tuple[int, int]:
-    """``I/N``, from ``1/N`` to ``N/N``."""
-    first, slash, last = text.partition("/")
-    if slash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last):
-        return int(first), int(last)
-    raise argparse.ArgumentTypeError(f"{text!r}; write I/N, from 1/N to N/N, such as 1/8")
-
-
 def run(options: argparse.Namespace) -> int:
     """Adapt, and print a summary."""
     check_words(options)
+    check_alone()
     shared.check_inputs(options)
-    from clip_tca.bulk.allocator import reuse_large_blocks
-    from clip_tca.core.processes import current
-
-    reuse_large_blocks()
-    processes = current()
-    job, given = processes.together(lambda: prepare(options, processes))
+    job, given = prepare(options)
     if options.fit_only:
-        tally = job.fit_only()
+        tally = job.fit()
     elif options.embeddings == "-":
         tally = stream(job, options, given)
     else:
         tally = job.run(locate(options.output), options.overwrite, lambda tally: record(job, tally, options, given))
-    if processes.first:
-        summary(job, tally, options)
+    summary(job, tally, options, given)
     return 0
 
 
@@ -145,13 +126,18 @@ def check_words(options: argparse.Namespace) -> None:
             options.parser.error("--fit-only reads files in any order; leave out --online")
     elif options.output is None:
         options.parser.error("the following arguments are required: --output/-o")
-    elif options.task is not None and options.load_state is None:
-        options.parser.error(
-            "--task needs --fit-only --save-state FILE, or --load-state with what clip-tca merge wrote"
-        )
+    if options.load_state is None and options.text is None and options.head is None:
+        options.parser.error("one of the arguments --text --head --load-state is required")
 
 
-def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, GivenClassifier]:
+def check_alone() -> None:
+    """Raise ValueError if torchrun has started several processes: each would write the same output."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size.isdecimal() and int(size) > 1:
+        raise ValueError(f"adapt: runs in one process, and torchrun started {size}; start it without torchrun")
+
+
+def prepare(options: argparse.Namespace) -> tuple[Job, GivenClassifier]:
     """Check everything that can be checked before the first pass."""
     import numpy as np
 
@@ -166,31 +152,28 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
         )
     if options.hub_id is not None and not options.streaming:
         raise ValueError("hub_id: embeddings on the hub are taken as a stream; add --streaming")
-    if options.embeddings == "-" and processes.size > 1:
-        raise ValueError("embeddings: standard input belongs to one process; start one, or give files")
     check_targets(options)
     device = choose_device(options.device)
     source = inputs.open_source(options)
-    given = inputs.read_classifier(options, device)
-    if options.class_names is not None:
-        given = given.named(locate(options.class_names))
+    chosen, given = inputs.read_adapter(options, device)
     if source.dim != given.classifier.dim:
+        whose = {"text": "class texts have", "head": "head has", "state": "state has"}[given.kind]
         raise ValueError(
-            f"embeddings: dimension {source.dim}, but the {'head has' if options.head else 'class texts have'} "
-            f"{given.classifier.dim}; both must come from the same model"
+            f"embeddings: dimension {source.dim}, but the {whose} {given.classifier.dim}; both must come from the "
+            "same model"
         )
     fallback = "float16" if source.dtype == np.float16 else "float32"
-    chosen, dtype = inputs.adapter(options, given, device), np.dtype(options.dtype or fallback)
+    dtype = np.dtype(options.dtype or fallback)
     if options.fit_only:
         layout = Layout(source, options.write, dtype, single=False)
     else:
-        layout = lay_out(source, locate(options.output), options.write, dtype, label_names(options, chosen))
+        layout = lay_out(source, locate(options.output), options.write, dtype, label_names(options, given))
     batch = options.batch_size if options.online or options.embeddings == "-" else None
     job = Job(
         layout,
         chosen,
         device,
-        fitted=options.load_state is not None,
+        loaded=given.about["sha256"] if given.kind == "state" else None,
         batch=batch,
         drop_bad=options.drop_bad_rows,
         labels=None
@@ -198,8 +181,6 @@ def prepare(options: argparse.Namespace, processes: Processes) -> tuple[Job, Giv
         else read_labels(locate(options.labels), given.classifier.n_classes).numpy(),
         state=None if options.save_state is None else locate(options.save_state),
         progress=not options.quiet,
-        task=options.task,
-        processes=processes,
     )
     job.check()
     return job, given
@@ -218,32 +199,31 @@ def check_targets(options: argparse.Namespace) -> None:
     shared.check_output(options.save_state, "save_state")
 
 
-def label_names(options: argparse.Namespace, chosen: Adapter) -> tuple[str, ...] | None:
+def label_names(options: argparse.Namespace, given: GivenClassifier) -> tuple[str, ...] | None:
     """The names to write in place of labels; None for numbers."""
     if not options.names:
         return None
     if "labels" not in options.write:
         raise ValueError("names: they stand for labels, which are not written; add --write labels")
-    if chosen.classifier.classes is None:
+    if given.classes is None:
         raise ValueError("names: the classes have none; give a file with one a line: --class-names FILE")
-    return chosen.classifier.classes
+    return tuple(given.classes)
 
 
 def name_of(job: Job, options: argparse.Namespace) -> str:
     """Name of the method, or of the class of a loaded state."""
-    return type(job.adapter).__name__ if job.fitted else options.method or DEFAULT
+    return type(job.adapter).__name__ if job.loaded else options.method or DEFAULT
 
 
 def stream(job: Job, options: argparse.Namespace, given: GivenClassifier) -> Tally:
     """Adapt standard input to standard output, or to a file that appears whole."""
     from clip_tca.core.files import atomic, write_text
 
-    units = job.layout.source.units()
     if options.output == "-":
-        return job.adapt_units(units, lambda _unit: job.layout.stream(sys.stdout.buffer))
+        return job.adapt_shards([0], lambda _shard: job.layout.stream(sys.stdout.buffer))
     path = locate(options.output)
     with atomic(path) as part, part.open("wb") as file:
-        tally = job.adapt_units(units, lambda _unit: job.layout.stream(file))
+        tally = job.adapt_shards([0], lambda _shard: job.layout.stream(file))
         if part.is_file():  # the record first: where the file is, its record is too
             write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, given))
     return tally
@@ -256,22 +236,21 @@ def record(job: Job, tally: Tally, options: argparse.Namespace, given: GivenClas
     return json.dumps(describe(job, tally, name_of(job, options), given), indent=1) + "\n"
 
 
-def summary(job: Job, tally: Tally, options: argparse.Namespace) -> None:
+def summary(job: Job, tally: Tally, options: argparse.Namespace, given: GivenClassifier) -> None:
     """Print a few lines, on standard error if the output goes to standard output."""
     out = sys.stderr if options.output == "-" else sys.stdout
     source = job.layout.source
     shards = len(source.shards)
     files = "" if source.single else f" in {shards} {'shard' if shards == 1 else 'shards'}"
-    part = "" if job.task is None else f", task {job.task[0]} of {job.task[1]}"
     what = "" if options.fit_only else f", {', '.join(job.layout.kinds)}"
-    print(f"{tally.rows} rows of {source.dim} dimensions{files}{what}{part}", file=out)
+    print(f"{tally.rows} rows of {source.dim} dimensions{files}{what}", file=out)
     if tally.kept:
         print(f"{tally.kept} of the shards had been finished by an earlier run", file=out)
     if dropped := sum(map(len, tally.bad.values())):
         print(f"{dropped} rows of NaN or infinity were left out (the record says which)", file=out)
     if job.labels is not None and tally.rows:
         before, after = (100 * count / tally.rows for count in (tally.right_before, tally.right))
-        plain = "head" if options.head else "zero-shot"
+        plain = {"text": "zero-shot", "head": "head", "state": "without"}[given.kind]
         print(f"accuracy (%): {plain} {before:.2f}, {name_of(job, options)} {after:.2f}", file=out)
     if options.output not in ("-", None):
         print(f"written: {options.output}", file=out)

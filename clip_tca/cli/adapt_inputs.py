@@ -54,18 +54,39 @@ def read_classifier(options: argparse.Namespace, device: torch.device) -> GivenC
     return class_texts.encode_texts(path, options.prompts, encoder, store, options.scale)
 
 
-def adapter(options: argparse.Namespace, given: GivenClassifier, device: torch.device) -> Adapter:
-    """A new adapter, or a saved one."""
-    from clip_tca.adapters.state import load_adapter
-    from clip_tca.evaluation.method_spec import method_specs
-
-    chosen_options = shared.method_options(options)
-    if options.load_state is not None:
-        if named := [*(["method"] if options.method else []), *chosen_options]:
-            raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
-        chosen: Adapter | None = load_adapter(locate(options.load_state), given.classifier, device)
-    else:
-        chosen = method_specs([options.method or DEFAULT], chosen_options)[0].adapter(given.classifier)
+def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Adapter, GivenClassifier]:
+    """The adapter, new or saved, and its classifier, with the names of --class-names."""
+    chosen, given = _new(options, device) if options.load_state is None else _saved(options, device)
     if chosen is None or chosen.uses_labels:
         raise ValueError("shares: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
-    return chosen
+    return chosen, given
+
+
+def _new(options: argparse.Namespace, device: torch.device) -> tuple[Adapter | None, GivenClassifier]:
+    from clip_tca.evaluation.method_spec import method_specs
+
+    given = _named(read_classifier(options, device), options)
+    spec = method_specs([options.method or DEFAULT], shared.method_options(options))[0]
+    return spec.adapter(given.classifier), given
+
+
+def _saved(options: argparse.Namespace, device: torch.device) -> tuple[Adapter, GivenClassifier]:
+    from clip_tca.adapters.state import load
+    from clip_tca.bulk.class_texts import GivenClassifier
+    from clip_tca.core.files import sha256
+
+    for name in ("text", "head", "text_column", "scale", "model", "pretrained"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"--load-state has its own classifier; leave out --{name.replace('_', '-')}")
+    if named := [*(["method"] if options.method else []), *shared.method_options(options)]:
+        raise ValueError(f"load_state: {options.load_state} has its own options; leave out {', '.join(named)}")
+    path = locate(options.load_state)
+    chosen = load(path, device)
+    g = chosen.classifier
+    about = {"file": path.name, "sha256": sha256(path), "classes": g.n_classes}
+    given = GivenClassifier(g, None if g.classes is None else list(g.classes), about, kind="state")
+    return chosen, _named(given, options)
+
+
+def _named(given: GivenClassifier, options: argparse.Namespace) -> GivenClassifier:
+    return given if options.class_names is None else given.named(locate(options.class_names))

@@ -24,9 +24,10 @@ def run(options: argparse.Namespace) -> int:
     """Write the file, and say what is in it."""
     shared.check_output(options.output)
     shared.check_inputs(options)
-    from clip_tca.adapters.head_export import export, load_head
+    from clip_tca.adapters.export import export
+    from clip_tca.adapters.state import load
 
-    head = load_head(locate(options.state))
+    head = load(locate(options.state)).folded()
     export(head, Path(options.output))
     classes, dim = head.weight.shape
     unit = "of any length, which the model scales" if options.output.endswith(".onnx") else "of unit length"

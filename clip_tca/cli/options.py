@@ -172,7 +172,6 @@ def add_method(group: argparse._ArgumentGroup) -> None:
         help="how frequent the classes are: a file with a number for each (lines, NAME,NUMBER lines or JSON), which "
         "gains most; estimated (default), uniform, predicted, global or oracle (uses true labels)",
     )
-    group.add_argument("--balance", dest="shares", help=argparse.SUPPRESS)
     group.add_argument("--solver", help="monge, coral, gradient or mean")
     group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
 
@@ -266,11 +265,10 @@ def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 def check_inputs(options: argparse.Namespace) -> None:
     """Raise, before torch is imported, for a file of this machine that is not there, or for a k that is none."""
     named = vars(options)
-    for name in ("dataset", "text", "head", "labels", "class_names", "load_state", "state", "states"):
-        value = named.get(name) or []
-        for path in value if isinstance(value, list) else [value]:
-            if path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
-                raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file; check its name")
+    for name in ("dataset", "text", "head", "labels", "class_names", "load_state", "state"):
+        path = named.get(name)
+        if path and path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
+            raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file; check its name")
     folder, source = named.get("data_dir"), named.get("embeddings")
     if folder is not None and not is_url(folder) and not Path(folder).exists():
         raise FileNotFoundError(f"{folder}: no such folder; --data-dir names the folder that holds the images")

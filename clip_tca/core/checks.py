@@ -1,4 +1,4 @@
-"""Checks of options: a ValueError names the bad value and the allowed ones."""
+"""Checks of options, where a ValueError names the bad value and the allowed ones; text from outside in one line."""
 
 from __future__ import annotations
 
@@ -77,6 +77,11 @@ def one_line(reason: object) -> str:
     words = str(reason).split() or [type(reason).__name__]
     kept = max((i for i in range(1, len(words) + 1) if len(" ".join(words[:i])) <= LONGEST_REASON), default=1)
     return " ".join(words[:kept]) + (" …" if kept < len(words) else "")
+
+
+def visible(text: str) -> str:
+    """``text`` with line ends and other control characters written out."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def _finite(value: Any) -> bool:

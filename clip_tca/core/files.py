@@ -75,9 +75,9 @@ def _upload(local: Path, path: RemotePath) -> None:
 
 
 @contextmanager
-def scratch(beside: Path | None = None) -> Iterator[Path]:
-    """A folder for temporary files, beside a path or in TMPDIR; that of a killed run is removed by the next."""
-    folder, handle = _locked_folder(beside or Path(tempfile.gettempdir()) / "clip-tca")
+def scratch() -> Iterator[Path]:
+    """A folder for temporary files, in TMPDIR; that of a killed run is removed by the next."""
+    folder, handle = _locked_folder(Path(tempfile.gettempdir()) / "clip-tca")
     with ExitStack() as stack:
         _close_after(stack, handle)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

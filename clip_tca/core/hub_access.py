@@ -1,33 +1,50 @@
-"""Offline mode of the Hugging Face hub, when it can't be reached."""
+"""Whether the Hugging Face hub can be reached, and what of it is on this machine.
+
+The hub's client retries for most of a minute where there is no network. Who asks here first can say so at once, or take
+what the cache has.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
+from pathlib import Path
 from urllib.parse import urlsplit
-
-_found_offline: list[bool] = []
-"""Not empty if offline mode was set here, and not by the user."""
 
 
 def told_offline() -> bool:
     """Whether the user has asked for offline mode."""
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE") and not _found_offline
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def go_offline_if_unreachable() -> None:
-    """Set the hub's client to offline mode if the hub can't be reached: it would retry for most of a minute.
+def hub_address() -> str:
+    """The address of the hub."""
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
 
-    Must be called before that client is imported, and does nothing after. Its cache is used in any case.
-    """
+
+def hub_reachable() -> bool:
+    """Whether the hub answers; True without asking where its client does not: in offline mode, or behind a proxy."""
     proxies = {name.lower() for name in os.environ} & {"http_proxy", "https_proxy", "all_proxy"}
-    if "HF_HUB_OFFLINE" in os.environ or proxies or "huggingface_hub" in sys.modules:
-        return
-    address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    if "HF_HUB_OFFLINE" in os.environ or proxies:
+        return True
+    address = urlsplit(hub_address())
     try:
         port = address.port or (80 if address.scheme == "http" else 443)
         socket.create_connection((address.hostname or "", port), timeout=5).close()
     except (OSError, ValueError):
-        os.environ["HF_HUB_OFFLINE"] = "1"
-        _found_offline.append(True)
+        return False
+    return True
+
+
+def cached_file(hub_id: str, *names: str) -> Path:
+    """The first of these files of a model that the hub's cache has.
+
+    Raises:
+        ConnectionError: If there is none: the hub would have to be reached.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    for name in names:
+        if isinstance(found := try_to_load_from_cache(hub_id, name), str):
+            return Path(found)
+    raise ConnectionError(f"{hub_address()} can't be reached, and its cache has no {names[0]} of {hub_id}")

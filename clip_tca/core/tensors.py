@@ -112,14 +112,14 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def exact_dtype(device: torch.device) -> torch.dtype:
+def double_dtype(device: torch.device) -> torch.dtype:
     """The dtype in which statistics are kept: float64, except on ``mps``, which has none."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def exact(z: Tensor) -> Tensor:
+def double(z: Tensor) -> Tensor:
     """``z`` in the dtype in which statistics are kept."""
-    return z.to(exact_dtype(z.device))
+    return z.to(double_dtype(z.device))
 
 
 def unit(z: Tensor) -> Tensor:
@@ -138,4 +138,4 @@ def unit(z: Tensor) -> Tensor:
 
 def chunks(z: Tensor) -> Iterator[Tensor]:
     """``z`` in pieces of at most :data:`CHUNK` rows, each in the dtype in which statistics are kept."""
-    return (exact(part) for part in z.split(CHUNK))
+    return (double(part) for part in z.split(CHUNK))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.classifier import LinearClassifier, ZeroShotClassifier, told_apart
 from clip_tca.core.files import write_tensors
 from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
@@ -53,7 +53,8 @@ class EmbeddingSet:
             return LinearClassifier(weight, bias, classes=self.head.classes)
         if self.text is None:
             raise ValueError("text: None, and no head; one of them makes the classifier")
-        return ZeroShotClassifier(self.text.to(device), self.scale, bias=self.bias, classes=self.classes)
+        names = None if self.classes is None else told_apart(self.classes)
+        return ZeroShotClassifier(self.text.to(device), self.scale, bias=self.bias, classes=names)
 
     def save(self, path: str | Location, text: str = "text.single") -> None:
         """Write a file that :func:`load_embeddings` reads; text embeddings are put under the name ``text``."""

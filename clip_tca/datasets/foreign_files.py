@@ -123,7 +123,7 @@ def _read_rows(path: Path, column: str | None) -> Tensor:
     if path.suffix.lower() in torch_file.SUFFIXES:
         return to_tensor(torch_file.read_tensor(path, column), str(path))
     shard = open_shard(path, column)
-    blocks = [block.z for block in shard.blocks(0, shard.rows or 0)]
+    blocks = [block.z for block in shard.blocks()]
     if not blocks:
         raise ValueError(f"{path}: no rows; at least one embedding is needed")
     return to_tensor(np.concatenate(blocks), str(path))

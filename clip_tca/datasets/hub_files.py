@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from clip_tca.core.checks import one_line
 from clip_tca.core.download import TIMEOUT, DownloadError
-from clip_tca.core.hub_access import told_offline
+from clip_tca.core.hub_access import hub_address, told_offline
 from clip_tca.datasets.mirrors import RemoteFile
 
 
@@ -18,7 +17,7 @@ def hub_files(hub_id: str, revision: str | None, split: str | None) -> tuple[str
     """The commit, and the Parquet files in it, only of ``split`` if their names have it; DownloadError if none."""
     if told_offline():
         raise DownloadError("HF_HUB_OFFLINE is set")
-    endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    endpoint = hub_address()
     address = f"{endpoint}/api/datasets/{hub_id}/revision/{quote(revision or 'main', safe='')}?blobs=true"
     try:
         with urlopen(Request(address, headers=hub_headers()), timeout=TIMEOUT) as answer:  # noqa: S310

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clip_tca.core.checks import one_line
 from clip_tca.core.files import natural_order
-from clip_tca.core.hub_access import go_offline_if_unreachable
+from clip_tca.core.hub_access import hub_address, hub_reachable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,8 +22,6 @@ IN_MEMORY = 256_000_000
 
 def load_table(hub_id: str, revision: str | None, split: str | None = None) -> tuple[Dataset, str | None]:
     """All splits, concatenated, or the one named ``split`` where there is one; and the commit, if it is on the hub."""
-    if not Path(hub_id).exists():
-        go_offline_if_unreachable()
     import datasets
 
     datasets.disable_progress_bars()
@@ -41,6 +39,7 @@ def load_table(hub_id: str, revision: str | None, split: str | None = None) -> t
             snapshot = _snapshot(hub_id, revision, split)
             loaded, commit = _webdataset(snapshot, split), snapshot.name
         else:
+            _check_reachable(hub_id)
             loaded = datasets.load_dataset(hub_id, revision=revision)
     except Exception as error:
         raise ValueError(
@@ -53,6 +52,14 @@ def load_table(hub_id: str, revision: str | None, split: str | None = None) -> t
     if not len(loaded):
         raise ValueError(f"{hub_id}: the data set has no rows")
     return loaded, commit or _commit(loaded)
+
+
+def _check_reachable(hub_id: str) -> None:
+    """Raise ConnectionError if neither the hub can be reached nor the cache of ``datasets`` has anything of it."""
+    import datasets
+
+    if not hub_reachable() and not (Path(datasets.config.HF_DATASETS_CACHE) / hub_id.replace("/", "___")).is_dir():
+        raise ConnectionError(f"{hub_address()} can't be reached, and it is not in the cache")
 
 
 def _commit(table: Dataset) -> str | None:
@@ -68,7 +75,15 @@ def _snapshot(hub_id: str, revision: str | None, split: str) -> Path:
 
     disable_progress_bars()
     shards = f"{split}/*.tar"
-    folder = Path(snapshot_download(hub_id, repo_type="dataset", revision=revision, allow_patterns=[shards]))
+    folder = Path(
+        snapshot_download(
+            hub_id,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns=[shards],
+            local_files_only=not hub_reachable(),
+        )
+    )
     if not any(folder.glob(shards)):
         raise FileNotFoundError(f"no {shards} in it")
     return folder

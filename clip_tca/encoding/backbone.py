@@ -120,7 +120,8 @@ class BackboneEncoder(Encoder):
         layer = self._linear(network)
         bias = None if layer.bias is None else layer.bias.detach().clone()
         try:
-            head = LinearClassifier(layer.weight.detach().clone(), bias, classes=classes)
+            head = LinearClassifier(layer.weight.detach().clone(), bias)
+            head.classes = None if classes is None else tuple(classes)  # two outputs may have one name, as ImageNet's
         except ValueError as error:
             raise ValueError(f"pretrained: {self._file or self.pretrained}: its head is unfit ({error})") from None
         _replace(network, layer, nn.Identity())

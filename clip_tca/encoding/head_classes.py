@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from clip_tca.classifier import LinearClassifier
+from clip_tca.classifier import LinearClassifier, told_apart
 from clip_tca.datasets.prompts import clean
 
 SYNSET = re.compile(r"n\d{8}")
@@ -41,10 +41,10 @@ def head_for(head: LinearClassifier, classes: Sequence[str], model: str) -> Line
                 f"model: the head of {model} has {head.n_classes} classes, the data set {len(classes)} "
                 f"({_some(classes)}); name the outputs of the head by --class-names FILE, or give the model for them"
             )
-        return LinearClassifier(head.weight, head.bias, classes=classes)
+        return LinearClassifier(head.weight, head.bias, classes=told_apart(classes))
     named = imagenet_synsets(head.n_classes) if all(map(SYNSET.fullmatch, classes)) else None
     outputs = [_output(name, named or head.classes, model) for name in classes]
-    return LinearClassifier(head.weight[outputs], head.bias[outputs], classes=classes)
+    return LinearClassifier(head.weight[outputs], head.bias[outputs], classes=told_apart(classes))
 
 
 def _output(name: str, known: Sequence[str], model: str) -> int:

@@ -21,7 +21,7 @@ from torch import Tensor
 from clip_tca.core.checks import one_line
 from clip_tca.core.device import choose_device, choose_precision
 from clip_tca.core.files import sha256
-from clip_tca.core.hub_access import go_offline_if_unreachable
+from clip_tca.core.hub_access import cached_file, hub_reachable
 from clip_tca.core.resources import resource
 from clip_tca.core.text_towers import encode_texts, scale_of
 from clip_tca.encoding import weights
@@ -98,7 +98,6 @@ class OpenClipEncoder(Encoder):
 
         ValueError if model or weights are unknown, do not fit, or can't be downloaded.
         """
-        go_offline_if_unreachable()
         import open_clip
 
         if self._pretrained is None:
@@ -123,7 +122,7 @@ class OpenClipEncoder(Encoder):
             )
         weights.check_gelu(self.name, self._pretrained, bool(configuration.get("quick_gelu", False)))
         try:
-            return Path(open_clip.download_pretrained(configuration))
+            return _downloaded(configuration)
         except Exception as error:
             raise ValueError(weights.offline(f"{self.name} / {self._pretrained}", error)) from error
 
@@ -132,8 +131,12 @@ class OpenClipEncoder(Encoder):
         from open_clip.pretrained import download_pretrained_from_hf
 
         if not self._place:
+            hub_id = self._address.partition(":")[2]
             try:
-                return Path(download_pretrained_from_hf(self._address.partition(":")[2]))
+                if hub_reachable():
+                    return Path(download_pretrained_from_hf(hub_id))
+                self._place = str(cached_file(hub_id, weights.CONFIGURATION).parent)
+                self._address = f"local-dir:{self._place}"
             except Exception as error:
                 raise ValueError(weights.offline(self.name, error)) from error
         folder = Path(self._place)
@@ -163,7 +166,9 @@ class OpenClipEncoder(Encoder):
                 if self._trust_pickle:
                     log.warning("%s is trusted: if it is a pickle, it can run any code", file)
                 options = {"require_pretrained": True, "weights_only": not self._trust_pickle}
-                model = open_clip.create_model(self._address, self._pretrained, **options)
+                if self._pretrained is not None:  # the file that is there, with the preprocessing of its tag
+                    options["force_preprocess_cfg"] = open_clip.get_pretrained_cfg(self.name, self._pretrained)
+                model = open_clip.create_model(self._address, self._pretrained and str(file), **options)
         except Exception as error:
             raise ValueError(
                 f"{file}: not weights of {self.name}, or damaged ({one_line(error)}); "
@@ -200,3 +205,15 @@ class OpenClipEncoder(Encoder):
         """Embeddings ``(n, d)`` of texts, in float32, ``batch`` at a time."""
         with self._autocast():
             return encode_texts(self.model, self.tokenizer, texts, batch)
+
+
+def _downloaded(source: dict[str, Any]) -> Path:
+    """The weights file of a tag; out of the hub's cache if the hub can't be reached."""
+    import open_clip
+
+    hub_id, _, name = source.get("hf_hub", "").rpartition("/")
+    if not hub_id or hub_reachable():
+        return Path(open_clip.download_pretrained(source))
+    if not name:
+        return cached_file(hub_id, "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+    return cached_file(hub_id, Path(name).with_suffix(".safetensors").name, name)

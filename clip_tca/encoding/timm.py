@@ -10,7 +10,7 @@ from typing import Any, cast
 from PIL import Image
 from torch import Tensor, nn
 
-from clip_tca.core.hub_access import go_offline_if_unreachable
+from clip_tca.core.hub_access import cached_file, hub_reachable
 from clip_tca.encoding import weights
 from clip_tca.encoding.backbone import BackboneEncoder
 from clip_tca.encoding.head_classes import imagenet_names
@@ -24,7 +24,6 @@ class TimmEncoder(BackboneEncoder):
     @cached_property
     def _full_name(self) -> str:
         """The name with its tag, if one is given."""
-        go_offline_if_unreachable()
         import timm
 
         architecture, _, tag = self.name.partition(".")
@@ -47,7 +46,11 @@ class TimmEncoder(BackboneEncoder):
         import timm
 
         try:
-            network: Any = timm.create_model(name, pretrained=True)
+            source, options = timm.get_pretrained_cfg(name), {}
+            if source is not None and source.hf_hub_id and not hub_reachable():
+                file = cached_file(source.hf_hub_id, "model.safetensors", "pytorch_model.bin")
+                options = {"pretrained_cfg_overlay": {"file": str(file)}}
+            network: Any = timm.create_model(name, pretrained=True, **options)
         except Exception as error:
             raise ValueError(weights.offline(self._title, error)) from error
         return network, imagenet_names(network.num_classes)

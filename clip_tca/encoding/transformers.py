@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from clip_tca.core.checks import one_line
 from clip_tca.core.conversion import pooled
 from clip_tca.core.device import choose_device, choose_precision
-from clip_tca.core.hub_access import go_offline_if_unreachable
+from clip_tca.core.hub_access import hub_reachable
 from clip_tca.core.text_towers import bias_of, encode_texts, scale_of, tokens
 from clip_tca.encoding import weights
 from clip_tca.encoding.base import Encoder, Identity
@@ -103,7 +103,6 @@ class TransformersEncoder(Encoder):
 
     def _load(self, kind: str) -> Any:
         """One part of the model by its automatic class, such as ``AutoTokenizer``."""
-        go_offline_if_unreachable()
         try:
             import transformers
         except ImportError:
@@ -112,7 +111,8 @@ class TransformersEncoder(Encoder):
             ) from None
         try:
             with _no_progress_bar(transformers.utils.logging):
-                return getattr(transformers, kind).from_pretrained(self._place)
+                here = self._folder is not None or not hub_reachable()
+                return getattr(transformers, kind).from_pretrained(self._place, local_files_only=here)
         except Exception as error:
             if self._folder is None:
                 local = "a local folder as --model transformers:FOLDER"

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.tensors import CHUNK, exact
+from clip_tca.core.tensors import CHUNK, double
 from clip_tca.results.schema import CalibrationBins
 
 BINS = 15
@@ -40,7 +40,7 @@ class Scores:
         """From logits ``(n, classes)`` and labels ``(n,)``, in pieces; the result is on the CPU."""
         confidences, likelihoods = [], []
         for part, true in zip(logits.split(CHUNK), labels.to(logits.device).split(CHUNK), strict=True):
-            log_p = exact(part).log_softmax(dim=1)
+            log_p = double(part).log_softmax(dim=1)
             known = true < logits.shape[1]
             picked = log_p.gather(1, torch.where(known, true, 0)[:, None])[:, 0]
             confidences.append(log_p.max(dim=1).values.exp().nan_to_num(0.0))

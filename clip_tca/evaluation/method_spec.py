@@ -23,6 +23,9 @@ from clip_tca.methods.registry import (
 )
 from clip_tca.results.schema import MethodInfo
 
+OF_THE_NAME = ("layers",)
+"""Options that an adapter's name decides, as ``mlp2-tca`` does; they can't be set beside it."""
+
 
 @dataclass(frozen=True)
 class MethodSpec:
@@ -45,7 +48,7 @@ class MethodSpec:
             return self.name
         return ON_TOP if self.name.endswith(PLUS) else None
 
-    def adapter(self, classifier: LinearClassifier | None) -> Adapter | None:
+    def adapter(self, classifier: LinearClassifier) -> Adapter | None:
         """A new adapter for ``classifier``; None where nothing adapts embeddings (zero-shot, a base method alone)."""
         if self.adapter_name is None:
             return None
@@ -53,14 +56,16 @@ class MethodSpec:
 
     @property
     def uses_labels(self) -> bool:
-        """Whether this is an oracle."""
-        adapter = self.adapter(None)
-        return adapter is not None and adapter.uses_labels
+        """Whether this is an oracle: its class shares are those of the true labels."""
+        if self.adapter_name is None:
+            return False
+        shares = {**ADAPTERS[self.adapter_name].options, **self.options}.get("shares")
+        return isinstance(shares, str) and shares == "oracle"
 
     def describe(self, classifier: LinearClassifier) -> MethodInfo:
         """Name, all parameters, how it sees the test set, and whether true labels are or were used."""
         adapter = self.adapter(classifier)
-        parameters = adapter.parameters() if adapter else {}
+        parameters = _options_of(adapter) if adapter else {}
         info: MethodInfo = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
         if self.base is not None:
             defaults = {name: p.default for name, p in _parameters(base_method(self.base)).items()}
@@ -72,6 +77,14 @@ class MethodSpec:
             if tuned := base_method(self.base).tuned_on_test:
                 info["tuned_on_test"] = tuned
         return info
+
+
+def _options_of(adapter: Adapter) -> dict[str, Any]:
+    """The options of an adapter, ready for JSON; its classifier decides ``normalize`` where that was not given."""
+    options = {name: value for name, value in adapter.get_params().items() if name != "classifier"}
+    if options["normalize"] is None:
+        options["normalize"] = adapter.classifier.unit_rows
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in options.items()}
 
 
 def _parameters(kind: type) -> dict[str, inspect.Parameter]:
@@ -98,8 +111,7 @@ def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSp
         base_names = set(_parameters(base_method(spec.base))) if spec.base else set()
         adapter_names: set[str] = set()
         if spec.adapter_name is not None:
-            registration = ADAPTERS[spec.adapter_name]
-            adapter_names = set(_parameters(registration.kind)) - {*registration.fixed, *base_names}
+            adapter_names = set(_parameters(ADAPTERS[spec.adapter_name].kind)) - {*OF_THE_NAME, *base_names}
         adapter_options = {option: value for option, value in options.items() if option in adapter_names}
         base_options = {option: value for option, value in options.items() if option in base_names}
         specs.append(MethodSpec(name, adapter_options, base_options))

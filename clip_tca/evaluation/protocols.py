@@ -23,8 +23,8 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.evaluation.method_spec import MethodSpec
 from clip_tca.results.schema import Protocol, Setting
 
-EXACT = 32
-"""From this batch size on, an online map is solved for every batch, unless ``refresh`` is given."""
+SOLVED_EACH_BATCH = 32
+"""Size of a batch from which on an online map is solved for each, unless ``refresh`` is given."""
 
 
 def order(images: int, protocol: Protocol, batch: int, seed: int) -> Tensor:
@@ -76,7 +76,7 @@ class Prediction:
 
 def for_setting(method: MethodSpec, setting: Setting, batch: int) -> MethodSpec:
     """``method`` with what the setting changes: large online batches have their own map each."""
-    if setting == "online" and batch >= EXACT and "refresh" not in method.options:
+    if setting == "online" and batch >= SOLVED_EACH_BATCH and "refresh" not in method.options:
         return replace(method, options={**method.options, "refresh": 1})
     return method
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_positive, check_whole
-from clip_tca.core.tensors import exact
+from clip_tca.core.tensors import double
 from clip_tca.methods.base import TransductiveMethod, directions, prototypes
 
 TINY = 10 * torch.finfo(torch.float64).eps
@@ -54,9 +54,9 @@ class GMM(TransductiveMethod):
 
     def solve(self, z: Tensor) -> Tensor:
         """Logarithm of the components' responsibilities, up to a constant."""
-        u = exact(directions(self.classifier, z))
+        u = double(directions(self.classifier, z))
         predicted = self.classifier.log_probabilities(z).argmax(dim=1)
-        start = self._centres(u, predicted, exact(prototypes(self.classifier)).to(u.device))
+        start = self._centres(u, predicted, double(prototypes(self.classifier)).to(u.device))
         clusters = functional.one_hot(self._clusters(u, predicted, start), self.classifier.n_classes).to(u)
         second = u.T @ u / len(u)
         self._maximise(u, clusters, second)
@@ -72,7 +72,7 @@ class GMM(TransductiveMethod):
 
     def place(self, z: Tensor) -> Tensor:
         """Logarithm of the components' responsibilities, up to a constant."""
-        return self._scores(exact(directions(self.classifier, z))).to(z.dtype)
+        return self._scores(double(directions(self.classifier, z))).to(z.dtype)
 
     def _centres(self, u: Tensor, labels: Tensor, others: Tensor) -> Tensor:
         """The mean of each class of ``labels`` ``(n,)``; of one without members, that in ``others``."""

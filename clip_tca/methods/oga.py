@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.core.checks import check_number, check_whole, one_of
-from clip_tca.core.tensors import exact
+from clip_tca.core.tensors import double
 from clip_tca.methods.base import EmbeddingMethod, directions, prototypes
 from clip_tca.methods.certain_images import most_certain
 
@@ -56,7 +56,7 @@ class OGA(EmbeddingMethod):
     @torch.no_grad()
     def reset(self) -> None:
         """Empty the cache."""
-        self.means_ = exact(prototypes(self.classifier))
+        self.means_ = double(prototypes(self.classifier))
         d = self.classifier.dim
         self.cached_ = self.means_.new_empty(0, d)
         self.labels_ = torch.empty(0, dtype=torch.int64, device=self.means_.device)
@@ -69,7 +69,7 @@ class OGA(EmbeddingMethod):
         log_p, u = self.classifier.log_probabilities(z), directions(self.classifier, z)
         if join:
             self._join(u, log_p)
-        likelihood = exact(u) @ self.weights_.to(z.device).T + self.bias_.to(z.device)
+        likelihood = double(u) @ self.weights_.to(z.device).T + self.bias_.to(z.device)
         return (log_p + self.likelihood_power * likelihood).to(z.dtype)
 
     def _join(self, u: Tensor, log_p: Tensor) -> None:
@@ -78,13 +78,13 @@ class OGA(EmbeddingMethod):
         members, before = most_certain(labels, entropy, self.shots), len(self.labels_)
         if int(members[-1]) < before and u.device == self.cached_.device:
             return  # no new row is certain enough
-        self.cached_ = torch.cat([self.cached_.to(u.device), exact(u)])[members]
+        self.cached_ = torch.cat([self.cached_.to(u.device), double(u)])[members]
         self.labels_, self.entropy_ = labels[members], entropy[members]
         self._estimate()
 
     def _estimate(self) -> None:
         """Means and covariance of the cache."""
-        start = exact(prototypes(self.classifier)).to(self.cached_.device)
+        start = double(prototypes(self.classifier)).to(self.cached_.device)
         counts = torch.bincount(self.labels_, minlength=len(start))
         sums = torch.zeros_like(start).index_add_(0, self.labels_, self.cached_)
         divisor = counts if self.divide_by == "cached" else counts.new_full((1,), self.shots)

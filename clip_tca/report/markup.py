@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable
 from html import escape
 
-from clip_tca.results.rendering import visible
+from clip_tca.core.checks import visible
 
 VOID = ("img", "input", "meta")
 

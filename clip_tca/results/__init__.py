@@ -1,1 +1,1 @@
-"""Results of a run: the record's schema, tables, output formats, published numbers, gains, reliability, explanation."""
+"""Results of a run: the record's schema, tables, output formats, published numbers, gains, explanation."""

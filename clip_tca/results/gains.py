@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from clip_tca.adapters.diagnosis_record import Diagnosis
+from clip_tca.explanation import Diagnosis
 from clip_tca.methods.registry import PLUS, ZERO_SHOT
 from clip_tca.results.schema import EvaluationRecord, ResultRow
 

@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.core.remote import Location, locate
+from clip_tca.explanation import Diagnosis
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.schema import SCHEMA_VERSION, CalibrationBins, EvaluationRecord, ResultRow
 from clip_tca.results.validation import validate
@@ -126,11 +126,12 @@ def _check_calibration(bins: CalibrationBins) -> None:
 
 
 def _check_diagnosis(diagnosis: Diagnosis, classes: int) -> None:
-    needed = ("chosen", "covariance_shift", "uncertainty_mean") if "chosen" in diagnosis else ("counts",)
+    aligned = ("chosen", "shares", "shares_from", "covariance_shift", "uncertainty_mean")
+    needed = aligned if "chosen" in diagnosis else ("counts",)
     if missing := [name for name in needed if name not in diagnosis]:
         raise ValueError(f"diagnosis: {missing[0]!r} is missing")
-    counts = [diagnosis.get("predicted"), diagnosis.get("chosen"), diagnosis.get("counts")]
-    if diagnosis["classes"] != classes or any(len(listed) != classes for listed in counts if listed is not None):
+    by_class = [diagnosis[name] for name in ("predicted", "chosen", "shares", "counts") if name in diagnosis]
+    if diagnosis["classes"] != classes or any(len(listed) != classes for listed in by_class):
         raise ValueError(f"diagnosis: not of {classes} classes")
     if not diagnosis["embeddings"] or not diagnosis["dim"]:
         raise ValueError("diagnosis: of no embeddings")

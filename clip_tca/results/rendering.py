@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clip_tca.core.checks import visible
 from clip_tca.results.metric_table import metric_table
 from clip_tca.results.schema import FORMATS, EvaluationRecord
 from clip_tca.results.side_tables import side_tables
@@ -84,11 +85,6 @@ def as_csv(table: Table) -> str:
 
 
 RENDERERS = {"table": as_text, "csv": as_csv, "markdown": as_markdown, "latex": as_latex}
-
-
-def visible(text: str) -> str:
-    """``text`` with line ends and other control characters written out."""
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 def printable(table: Table) -> Table:

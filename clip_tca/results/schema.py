@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from typing_extensions import NotRequired
 
-from clip_tca.adapters.diagnosis_record import Diagnosis
+from clip_tca.explanation import Diagnosis
 from clip_tca.methods.registry import Nature
 
 SCHEMA_VERSION = 1

@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from clip_tca.adapters.linear import LinearTCA
-from clip_tca.adapters.solvers import gradient
-from clip_tca.adapters.statistics import coral_distance, covariance
+from clip_tca.adapters.linear import LinearTCA, gradient
+from clip_tca.adapters.statistics import coral_distance, moments
 from clip_tca.core.checks import check_positive, check_whole
-from clip_tca.core.tensors import exact
+from clip_tca.core.tensors import double
 from clip_tca.studies.base import Figure, Study, Subject
 from clip_tca.studies.figure_style import GREY, label, legend_below, magnitude, panels, series
 from clip_tca.studies.scores import accuracy, r_squared, signed, spearman
@@ -40,11 +39,11 @@ class Alignment(Study):
 
     def measure(self, subject: Subject) -> dict[str, Any]:
         """Both distances and accuracy at each step, and their correlations."""
-        g, target = subject.classifier, covariance(subject.source()[0])
+        g, target = subject.classifier, moments(subject.source()[0]).covariance
         domains: dict[str, Any] = {}
         for name, z, y in subject.shifted_domains():
-            tca = LinearTCA(g, solver="gradient", steps=0).fit(z)
-            centred, sigma, wanted = exact(z) - tca.mean_, tca.covariance_, tca.pseudo_source_covariance_
+            tca = LinearTCA(g, solver="gradient", steps=self.steps, lr=self.lr).fit(z)
+            centred, sigma, wanted = double(z) - tca.mean_, tca.covariance_, tca.pseudo_source_covariance_
             points = []
             for step in subject.tracked(range(0, self.steps + 1, self.every), name, "point"):
                 w = gradient(sigma, wanted, step, self.lr)

@@ -1,7 +1,7 @@
 """Streams in batches of 1 to 1024: accuracy during the stream, and the estimation error of the pseudo-source.
 
 Each batch is predicted after the statistics have been updated with it (setting ``online``). The map is solved again
-as ``refresh="auto"`` has it (:mod:`clip_tca.adapters.schedule`), at every batch size, so that nothing but the size
+as ``refresh="auto"`` has it (:mod:`clip_tca.adapters.base`), at every batch size, so that nothing but the size
 differs. The paper does not define its *pseudo-source estimation error*; here it is the correlation distance
 ‖Σ̂_s − Σ_s‖²_F / 4d² of the pseudo-source at the end of the stream to the source (the reference domain). ``agreement``
 is the share of predictions during the stream that equal those of one fit on the whole stream.
@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from clip_tca.adapters.linear import LinearTCA
-from clip_tca.adapters.statistics import coral_distance, covariance
+from clip_tca.adapters.statistics import coral_distance, moments, weighted_moments
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole, choices, whole_numbers
 from clip_tca.evaluation.method_spec import method_specs
@@ -49,7 +49,7 @@ class BatchSize(Study):
     def measure(self, subject: Subject) -> dict[str, Any]:
         """One stream for each domain, method and size, and one fit to compare with."""
         g = subject.classifier
-        target = None if subject.reference is None else covariance(subject.source()[0])
+        target = None if subject.reference is None else moments(subject.source()[0]).covariance
         domains: dict[str, Any] = {}
         for name, embeddings, labels in subject.shifted_domains():
             stream = shuffled(len(labels), 0, embeddings.device)[: self.images]
@@ -75,10 +75,12 @@ class BatchSize(Study):
 
     @staticmethod
     def _error(g: LinearClassifier, z: Tensor, size: int, target: Tensor) -> float:
-        tca = LinearTCA(g, solver="mean")  # the same pseudo-source, without solving for W
+        tca = LinearTCA(g, refresh=len(z))  # solved at the end: only the pseudo-source is looked at
         for batch in z.split(size):
             tca.partial_fit(batch)
-        return float(coral_distance(tca.pseudo_source_covariance_, target))
+        tca.solve()
+        source = weighted_moments(tca.pseudo_source_, tca.pseudo_source_weights_)
+        return float(coral_distance(source.covariance, target))
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """Accuracy, a panel for each domain; then agreement with one fit and estimation error of all domains."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from clip_tca.adapters.pseudo_source import uncertainty
-from clip_tca.adapters.statistics import coral_distance, covariance
+from clip_tca.adapters.linear import uncertainty
+from clip_tca.adapters.statistics import coral_distance, moments
 from clip_tca.core.checks import check_whole
 from clip_tca.studies.base import Figure, Study, Subject
 from clip_tca.studies.figure_style import COLOURS, GREY, label, legend_below, magnitude, panels, series
@@ -39,7 +39,7 @@ class Certainty(Study):
     def measure(self, subject: Subject) -> dict[str, Any]:
         """Uncertainty, distance, accuracy and class mixture of each group, and Spearman's coefficient over groups."""
         g, (source, _) = subject.classifier, subject.source()
-        target = covariance(source)
+        target = moments(source).covariance
         domains: dict[str, Any] = {}
         for name, z, y in subject.shifted_domains():
             if len(z) < 2 * self.groups:
@@ -50,7 +50,7 @@ class Certainty(Study):
                 {
                     "images": len(part),
                     "uncertainty": float(score[part].mean()),
-                    "distance": float(coral_distance(covariance(z[part]), target)),
+                    "distance": float(coral_distance(moments(z[part]).covariance, target)),
                     "accuracy": accuracy(predicted[part], y[part]),
                     "largest_class_share": float(torch.bincount(predicted[part]).max() / len(part)),
                 }
@@ -61,7 +61,7 @@ class Certainty(Study):
             domains[name] = {
                 "groups": rows,
                 "spearman": spearman([row["uncertainty"] for row in rows], [row["distance"] for row in rows]),
-                "source_sample_distance": fmean(float(coral_distance(covariance(s), target)) for s in samples),
+                "source_sample_distance": fmean(float(coral_distance(moments(s).covariance, target)) for s in samples),
             }
         return {"reference": subject.reference, "domains": domains}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clip_tca.adapters.statistics import coral_distance, covariance
+from clip_tca.adapters.statistics import coral_distance, moments
 from clip_tca.core.checks import one_of
 from clip_tca.core.tensors import unit
 from clip_tca.datasets import corrupting
@@ -99,7 +99,7 @@ class Corruption(Study):
 def _curve(subject: Subject, steps: list[Tensor], labels: Tensor) -> dict[str, Any]:
     """Distance to the first of ``steps``, embeddings ``(n, d)`` of the same images, and accuracy, of each."""
     z = [subject.on_device(unit(step)) for step in steps]
-    source = covariance(z[0])
-    distance = [float(coral_distance(covariance(step), source)) for step in z]
+    covariances = [moments(step).covariance for step in z]
+    distance = [float(coral_distance(sigma, covariances[0])) for sigma in covariances]
     right = [accuracy(subject.classifier.predict(step), subject.on_device(labels)) for step in z]
     return {"distance": distance, "accuracy": right, "spearman": spearman(distance, right)}

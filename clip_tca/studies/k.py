@@ -5,29 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clip_tca.adapters.linear import LinearTCA
-from clip_tca.adapters.pseudo_source import SHARES
+from clip_tca.adapters.linear import SHARES, LinearTCA
 from clip_tca.core.checks import one_of, whole_numbers
 from clip_tca.studies.base import Figure, Study, Subject
 from clip_tca.studies.figure_style import COLOURS, at_least, domain_panels, legend_below, level, series, sizes_axis
 from clip_tca.studies.scores import accuracy
 
-PAPER = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 100, 200, 300)
-"""The values that the paper tries."""
+VALUES_OF_THE_PAPER = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 100, 200, 300)
+"""The values of k that the paper tries."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class K(Study):
     """Accuracy of LinearTCA for each k of ``values``, and with ``k="auto"``.
 
-    ``shares`` are those of the classes (see :mod:`clip_tca.adapters.pseudo_source`).
+    ``shares`` are those of the classes (see :mod:`clip_tca.adapters.linear`).
     """
 
     name = "k"
     summary = "How many pseudo-source embeddings?"
     paper = "Ablation study, figure 4c"
 
-    values: list[int] | tuple[int, ...] = PAPER
+    values: list[int] | tuple[int, ...] = VALUES_OF_THE_PAPER
     shares: Literal["estimated", "uniform", "predicted", "global"] = "estimated"
 
     def __post_init__(self) -> None:

@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.pseudo_source import select, uncertainty
+from clip_tca.adapters.linear import LinearTCA
 from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import as_list, check_whole, one_of
-from clip_tca.core.tensors import exact
+from clip_tca.core.tensors import double
 from clip_tca.methods.base import prototypes
 from clip_tca.studies.base import Study, Subject
-from clip_tca.studies.projection import METHODS, imported, label_places, neighbours, principal_axes, rounded
+from clip_tca.studies.projection import PROJECTIONS, imported, label_places, neighbours, principal_axes, rounded
 from clip_tca.studies.scores import accuracy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 10
+MOST_COLOURED = 10
 """Classes with a colour and a label; the others are grey."""
 
-COLOURS = (
+CLASS_COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c564b", "#7b5fc7", "#b5bd00", "#444444"
 )  # fmt: skip
 OTHERS = "#c8c8c8"
@@ -65,7 +65,7 @@ class Map(Study):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        one_of("method", self.method, METHODS)
+        one_of("method", self.method, PROJECTIONS)
         one_of("adapter", self.adapter, tuple(name for name, registered in ADAPTERS.items() if not registered.oracle))
         check_whole("limit", self.limit, 10)
         check_whole("seed", self.seed, 0, 2**32 - 1)
@@ -85,7 +85,7 @@ class Map(Study):
         adapted = {name: adapt(subject, z, y, self.adapter) for name, (z, y) in shown}
         predicted = torch.cat([labels for domain in adapted.values() for labels in domain.predicted.values()])
         counts = torch.bincount(predicted, minlength=len(names))
-        most = counts.argsort(descending=True, stable=True)[:MOST].sort().values
+        most = counts.argsort(descending=True, stable=True)[:MOST_COLOURED].sort().values
         return {
             "method": self.method,
             "adapter": self.adapter,
@@ -106,9 +106,9 @@ class Map(Study):
         explained = None
         if self.method == "pca":
             centre, axes, explained = principal_axes(torch.cat([domain.before, domain.after]))
-            places = [(exact(part) - centre) @ axes for part in parts]
+            places = [(double(part) - centre) @ axes for part in parts]
         else:
-            placed = neighbours(torch.cat([exact(part) for part in parts]), self.method, self.seed)
+            placed = neighbours(torch.cat([double(part) for part in parts]), self.method, self.seed)
             places = list(placed.split([len(part) for part in parts]))
         before, after, marks, texts = (rounded(place) for place in places)
         return {
@@ -130,7 +130,7 @@ class Map(Study):
         figure.set_layout_engine("constrained")
         figure.set_size_inches(10, 0.9 + 4.3 * len(domains))
         panels = figure.subplots(len(domains), 2, sharex="row", sharey="row", squeeze=False)
-        colours = dict(zip(map(int, results["classes"]), COLOURS, strict=False))
+        colours = dict(zip(map(int, results["classes"]), CLASS_COLOURS, strict=False))
         for row, (name, domain) in zip(panels, domains.items(), strict=True):
             for axes, when in zip(row, ("before", "after"), strict=True):
                 _panel(axes, domain, when, colours)
@@ -174,8 +174,7 @@ def adapt(subject: Subject, z: Tensor, labels: Tensor, adapter: str) -> Adapted:
     fitted: Any = ADAPTERS[adapter].build(classifier).fit(z)
     predicted = {"before": classifier.predict(z), "after": fitted.predict(z)}
     if has_pseudo_source(adapter):
-        rows = pseudo_source(z, fitted)
-        marks, classes = z[rows], predicted["before"][rows]
+        marks, classes = fitted.pseudo_source_, classifier.predict(fitted.pseudo_source_)
     else:
         marks, classes = fitted.means_, torch.arange(classifier.n_classes, device=z.device)
     scores = {when: accuracy(prediction, labels) for when, prediction in predicted.items()}
@@ -184,18 +183,12 @@ def adapt(subject: Subject, z: Tensor, labels: Tensor, adapter: str) -> Adapted:
 
 def has_pseudo_source(adapter: str) -> bool:
     """Whether an adapter selects a pseudo-source; the others have class means."""
-    return hasattr(ADAPTERS[adapter].kind, "pseudo_source_counts_")
+    return issubclass(ADAPTERS[adapter].kind, LinearTCA)
 
 
 def mark_name(adapter: str) -> str:
     """What is marked besides the texts."""
     return "pseudo-source" if has_pseudo_source(adapter) else "class means"
-
-
-def pseudo_source(z: Tensor, fitted: Any) -> Tensor:
-    """Indices of the rows of ``z`` that the adapter selected: of each class the most certain, as many as it counts."""
-    p = fitted.classifier.log_probabilities(z).exp()
-    return select(uncertainty(p, fitted.uncertainty), p.argmax(dim=1), fitted.pseudo_source_counts_)
 
 
 def _panel(axes: Axes, domain: dict[str, Any], when: str, colours: dict[int, str]) -> None:
@@ -219,7 +212,7 @@ def _panel(axes: Axes, domain: dict[str, Any], when: str, colours: dict[int, str
 def _label_texts(axes: Axes, domain: dict[str, Any], names: list[str]) -> None:
     """Write the class names near the texts, with a line to each; they cover no name, no text and no class mean."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
-    few = domain["marks"] if len(domain["marks"]) <= MOST else []
+    few = domain["marks"] if len(domain["marks"]) <= MOST_COLOURED else []
     points, others = (
         [((x - left) / (right - left), (y - low) / (high - low)) for x, y in part] for part in (domain["texts"], few)
     )

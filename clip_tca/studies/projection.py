@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.statistics import Moments
+from clip_tca.adapters.statistics import moments
 
-METHODS = ("pca", "tsne", "umap")
+PROJECTIONS = ("pca", "tsne", "umap")
 
 _PACKAGES = {"tsne": ("sklearn.manifold", "scikit-learn"), "umap": ("umap", "umap-learn")}
 """Module and package of the methods of other libraries."""
@@ -38,11 +38,11 @@ def principal_axes(z: Tensor) -> tuple[Tensor, Tensor, float]:
 
     The sign of an axis is arbitrary; its largest component is made positive, so that rounding can't mirror a figure.
     """
-    moments = Moments.of(z)
-    values, vectors = torch.linalg.eigh(moments.covariance())
+    m = moments(z)
+    values, vectors = torch.linalg.eigh(m.covariance)
     axes = vectors[:, -2:].flip(1)
     axes = axes * axes.gather(0, axes.abs().argmax(dim=0, keepdim=True)).sign()
-    return moments.mean, axes, float(values[-2:].sum() / values.sum().clamp_min(torch.finfo(values.dtype).tiny))
+    return m.mean, axes, float(values[-2:].sum() / values.sum().clamp_min(torch.finfo(values.dtype).tiny))
 
 
 def neighbours(z: Tensor, method: str, seed: int) -> Tensor:

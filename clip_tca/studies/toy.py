@@ -6,12 +6,12 @@ the number of steps of W. This study uses:
 
 * **Target: the source itself**, as its figures suggest: they show the map, not the selection. A test-time method has no
   source, so the same linear map to a pseudo-source, the 30 most certain test points of each predicted class, is
-  measured too. (The target is not a selection of LinearTCA, so the maps come from :mod:`clip_tca.adapters.solvers`.)
+  measured too. (The target is not a selection of LinearTCA, so the maps come from :mod:`clip_tca.adapters.linear`.)
 * **g**: the linear classifier of the source's clusters, Gaussians of one common variance: logits
   (x·m_c − ‖m_c‖²/2) / s², with the means m_c and the variance s² of the source points.
 * **Process**: W by Adam from the identity with the paper's learning rate, 1e-3, until convergence; at step 0 only the
   means are aligned. ``LinearTCA`` is the package's closed form (Monge).
-* **MLP-2, MLP-3**: the residual MLP of :mod:`clip_tca.adapters.residual_mlp`, 16 wide, behind the linear map, trained
+* **MLP-2, MLP-3**: the residual MLP of :mod:`clip_tca.adapters.mlp`, 16 wide, behind the linear map, trained
   until the distribution matches the source's.
 
 Measured against the source: correlation distance ‖Σ − Σ_s‖²_F / 4d², distance of the means, mean distance of a class
@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clip_tca.adapters import residual_mlp, solvers
-from clip_tca.adapters.pseudo_source import select, uncertainty
-from clip_tca.adapters.statistics import Moments, coral_distance
+from clip_tca.adapters.linear import certain_rows, gradient, monge, uncertainty
+from clip_tca.adapters.mlp import fit_residual, initial_parameters, residual, seen_by
+from clip_tca.adapters.statistics import Moments, coral_distance, moments
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
 from clip_tca.studies.base import Study, Subject
@@ -51,7 +51,7 @@ LR = 1e-3
 
 MLP_STEPS, MLP_WIDTH, MLP_LR = 300, 16, 1e-2
 
-COLOURS = {"source": "#1f77b4", "test": "#f2a900", "transformed": "#d62728"}
+POINT_COLOURS = {"source": "#1f77b4", "test": "#f2a900", "transformed": "#d62728"}
 
 FINAL = {
     "linear-tca": "LinearTCA",
@@ -127,15 +127,15 @@ class Toy(Study):
 def _measure(shift: Shift, seed: int, points: int) -> dict[str, Any]:
     source, test = shift.draw(seed, points)
     score = partial(_scored, source=source, test=test)
-    moments, target = Moments.of(test.x), Moments.of(source.x)
+    before, target = moments(test.x), moments(source.x)
     chosen = pseudo_source(source, test.x)
-    selected = Moments.of(test.x[chosen])
-    process = {step: _linear(test.x, moments, target, step) for step in STEPS}
-    linear = _linear(test.x, moments, target)
+    selected = moments(test.x[chosen])
+    process = {step: _linear(test.x, before, target, step) for step in STEPS}
+    linear = _linear(test.x, before, target)
     mapped = {
         "linear-tca": linear,
         **{f"mlp{layers}-tca": _mlp(linear, source, layers, seed) for layers in (2, 3)},
-        "linear-tca, pseudo-source": _linear(test.x, moments, selected),
+        "linear-tca, pseudo-source": _linear(test.x, before, selected),
     }
     return {
         "source": rounded(source.x),
@@ -158,32 +158,32 @@ def source_classifier(source: Points) -> LinearClassifier:
 
 def pseudo_source(source: Points, x: Tensor) -> Tensor:
     """Indices of the most certain points of ``x``, as many of each predicted class as the source has."""
-    p = source_classifier(source).probabilities(x)
-    return select(uncertainty(p), p.argmax(dim=1), torch.full((p.shape[1],), SOURCE_POINTS))
+    p = source_classifier(source).predict_proba(x)
+    return certain_rows(uncertainty(p), p.argmax(dim=1), torch.full((p.shape[1],), SOURCE_POINTS))
 
 
 def _linear(x: Tensor, test: Moments, target: Moments, steps: int | None = None) -> Tensor:
     """(x − μ_t)W + μ_s with W after ``steps`` gradient steps; None is the closed form."""
-    sigmas = test.covariance(), target.covariance()
-    w = solvers.monge(*sigmas) if steps is None else solvers.gradient(*sigmas, steps, LR)
+    sigmas = test.covariance, target.covariance
+    w = monge(*sigmas) if steps is None else gradient(*sigmas, steps, LR)
     return (x - test.mean) @ w + target.mean
 
 
 def _mlp(x: Tensor, source: Points, layers: int, seed: int) -> Tensor:
     """The points ``x``, already mapped linearly, after the MLP behind the linear map."""
-    block = residual_mlp.start(x.shape[1], layers, MLP_WIDTH, seed, x.device, x.dtype)
+    start = initial_parameters(x.shape[1], layers, MLP_WIDTH, seed, x)
     target = source.x, torch.full_like(source.x[:, 0], 1 / len(source.x))
-    view = residual_mlp.view(source_classifier(source).weight)
-    frame, fitted, _, _ = residual_mlp.fit(x, target, view, block, MLP_STEPS, MLP_LR)
-    return residual_mlp.apply(x, frame, fitted)
+    view = seen_by(source_classifier(source).weight)
+    fitted = fit_residual(x, target, view, start, MLP_STEPS, MLP_LR)
+    return residual(x, fitted["centre"], fitted["scale"], [fitted[f"mlp_{i}"] for i in range(len(start))])
 
 
 def _scored(x: Tensor, source: Points, test: Points) -> dict[str, float]:
     """Distances of the mapped test points ``x`` from the source, and accuracy."""
-    mapped, target = Moments.of(x), Moments.of(source.x)
+    mapped, target = moments(x), moments(source.x)
     offsets = Points(x, test.y).centres() - source.centres()
     return {
-        "correlation": float(coral_distance(mapped.covariance(), target.covariance())),
+        "correlation": float(coral_distance(mapped.covariance, target.covariance)),
         "mean": float(torch.linalg.vector_norm(mapped.mean - target.mean)),
         "centres": float(torch.linalg.vector_norm(offsets, dim=1).mean()),
         "accuracy": 100 * float((source_classifier(source).predict(x) == test.y).double().mean()),
@@ -213,7 +213,7 @@ def _scatter(axes: Axes, shift: dict[str, Any], scores: dict[str, Any]) -> None:
         if points:
             x, y = zip(*points, strict=True)
             faint = 0.35 if name == "test" and "points" in scores else 0.8
-            axes.scatter(x, y, s=4, c=COLOURS[name], alpha=faint, linewidths=0, label=name, rasterized=True)
+            axes.scatter(x, y, s=4, c=POINT_COLOURS[name], alpha=faint, linewidths=0, label=name, rasterized=True)
     axes.tick_params(labelsize=7)
 
 

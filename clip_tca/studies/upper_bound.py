@@ -17,17 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.linear import LinearTCA
-from clip_tca.adapters.pseudo_source import select
-from clip_tca.adapters.solvers import monge
-from clip_tca.adapters.statistics import Moments, ledoit_wolf_shrinkage, shrink
+from clip_tca.adapters.linear import LinearTCA, certain_rows, monge
+from clip_tca.adapters.statistics import ledoit_wolf, moments, shrink
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.tensors import exact
+from clip_tca.core.tensors import double
 from clip_tca.studies.base import Figure, Study, Subject
 from clip_tca.studies.figure_style import COLOURS, GREY, at_least, domain_panels, dots, value
 from clip_tca.studies.scores import accuracy
 
-ROWS = {
+MEASURED = {
     "zero-shot": [],
     "linear-tca": [],
     "oracle: true proportions": ["true labels"],
@@ -39,9 +37,9 @@ ROWS = {
 
 def predict_aligned(g: LinearClassifier, z: Tensor, source: Tensor) -> Tensor:
     """Classes of ``z`` ``(n, d)`` mapped to mean and covariance of ``source`` ``(m, d)`` as LinearTCA does it."""
-    test, target = Moments.of(z), Moments.of(source)
-    sigmas = [shrink(moments.covariance(), ledoit_wolf_shrinkage(moments)) for moments in (test, target)]
-    return g.predict((exact(z) - test.mean) @ monge(*sigmas) + target.mean)
+    test, target = moments(z), moments(source)
+    sigmas = [shrink(m.covariance, ledoit_wolf(m)) for m in (test, target)]
+    return g.predict((double(z) - test.mean) @ monge(*sigmas) + target.mean)
 
 
 def in_proportion(labels: Tensor, wanted: Tensor, classes: int) -> Tensor:
@@ -51,7 +49,7 @@ def in_proportion(labels: Tensor, wanted: Tensor, classes: int) -> Tensor:
     if bool((available[present] == 0).any()):
         return torch.zeros(0, dtype=torch.int64, device=labels.device)
     share = (available[present] / counts[present]).min()
-    return select(torch.zeros_like(labels, dtype=torch.float64), labels, (share * counts).round().long())
+    return certain_rows(torch.zeros_like(labels, dtype=torch.float64), labels, (share * counts).round().long())
 
 
 class UpperBound(Study):
@@ -81,7 +79,7 @@ class UpperBound(Study):
                 else None,
             }
             domains[name] = {row: None if p is None else accuracy(p, y) for row, p in predicted.items()}
-        return {"reference": subject.reference, "uses": ROWS, "domains": domains}
+        return {"reference": subject.reference, "uses": MEASURED, "domains": domains}
 
     def draw(self, results: dict[str, Any], figure: Figure) -> None:
         """A panel for each domain, a dot for each row; oracles are open."""

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
+from clip_tca.adapters.linear import certain_rows, uncertainty
 from clip_tca.evaluation.inputs import Inputs
-from clip_tca.studies.map import pseudo_source
 
 
 def class_means(z: Tensor, y: Tensor) -> float:
@@ -37,7 +37,8 @@ def main() -> None:
     for style, (rows, y) in data.domains.items():
         z = functional.normalize(rows, dim=1)
         linear = LinearTCA(g).fit(z)
-        found = pseudo_source(z, linear)
+        p = g.predict_proba(z.double())
+        found = certain_rows(uncertainty(p), p.argmax(dim=1), linear.pseudo_source_counts_)
         certain = 100 * float((g.predict(z[found]) == y[found]).double().mean())
         predictions = [g.predict(z), linear.predict(z), ConditionalTCA(g).fit(z).predict(z)]
         shares = " | ".join(f"{100 * float((p == y).double().mean()):.1f}" for p in predictions)

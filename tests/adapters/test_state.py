@@ -1,105 +1,205 @@
-"""States that version 0.1 saved load as they did, and go on."""
+"""A saved adapter is complete: it holds g, goes on where it was, and is refused in one line if it is damaged."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import re
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.diagnosis import diagnose_state
+import clip_tca
+from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.registry import ADAPTERS
-from clip_tca.adapters.state import checksum, read_state
+from clip_tca.adapters.state import checksum
 
-STATES = Path(__file__).parent / "states_0_1"
-EXPECTED = load_file(STATES / "expected.safetensors")
-KINDS = {"linear": LinearTCA, "mlp": MLPTCA, "conditional": ConditionalTCA}
+KINDS = [LinearTCA, MLPTCA, ConditionalTCA]
+every = pytest.mark.parametrize("kind", KINDS)
+NAMES = ("ant", "bee", "big cow", "dog")
 
 
 @pytest.fixture
-def g():
-    return ZeroShotClassifier(EXPECTED["text"], scale=20)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_state_of_version_0_1_gives_the_logits_it_gave(name, g):
-    adapter = KINDS[name].load(STATES / f"{name}.safetensors", g)
-    assert adapter.n_seen_ == 55
-    torch.testing.assert_close(adapter.logits(EXPECTED["z"]), EXPECTED[name], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_stream_goes_on_from_a_state_of_version_0_1(name, g):
-    resumed = KINDS[name].load(STATES / f"{name}.safetensors", g).partial_fit(EXPECTED["z"][55:])
-    whole = type(resumed)(g, **resumed.parameters()).fit(EXPECTED["z"])
-    torch.testing.assert_close(resumed.logits(EXPECTED["z"]), whole.logits(EXPECTED["z"]), rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_what_is_saved_has_the_names_it_had_and_rows_that_wait(name, g, tmp_path):
-    KINDS[name].load(STATES / f"{name}.safetensors", g).save(tmp_path / "again.safetensors")
-    before, after = load_file(STATES / f"{name}.safetensors"), load_file(tmp_path / "again.safetensors")
-    assert after.pop("moments.waiting", torch.zeros(0, 6)).shape == (0, 6)
-    assert {key: (t.shape, t.dtype) for key, t in after.items()} == {k: (t.shape, t.dtype) for k, t in before.items()}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_an_old_state_is_explained_without_the_classifier(name):
-    figures = diagnose_state(read_state(STATES / f"{name}.safetensors"))
-    assert figures["embeddings"] == 55
-    assert figures["kind"] == KINDS[name].__name__
-    assert sum(figures["predicted"] or [55]) == 55
-
-
-def test_a_tensor_of_another_shape_is_one_line(g, tmp_path, monkeypatch):
-    path = tmp_path / "s.safetensors"
-    saved = read_state(STATES / "linear.safetensors")
-    monkeypatch.setattr("clip_tca.adapters.base.read_state", lambda *_: saved)
-    saved.tensors["bank.score"] = saved.tensors["bank.score"][:-1]
-    save_file({}, path)
-    with pytest.raises(ValueError, match=r"missing or wrong \(score has shape \(14,\), not \(m\)"):
-        LinearTCA.load(path, g)
-
-
-@pytest.mark.parametrize("kind", KINDS.values())
-def test_the_names_of_the_classes_are_saved_with_a_state(kind, g, tmp_path, caplog):
-    path, names = tmp_path / "s.safetensors", ["ant", "bee", "big cow"]
-    kind(g.named(names)).fit(EXPECTED["z"]).save(path)
-    assert read_state(path).classes == tuple(names)
-    loaded = kind.load(path, g)  # which has none
-    assert set(loaded.predict(EXPECTED["z"], names=True)) <= set(names)
-    assert g.classes is None
-    assert caplog.text == ""
-    other = kind.load(path, g.named(["x", "y", "z"]))
-    assert other.classifier.classes == ("x", "y", "z")
-    assert "names its classes otherwise (ant, …) than the classifier does" in caplog.text
-    kind(g).fit(EXPECTED["z"]).save(path)
-    assert read_state(path).classes is None
-
-
-@pytest.mark.parametrize("names", [["ant"], ["ant", "bee", 3], "ant", {"ant": 1}])
-def test_names_that_do_not_fit_a_state_are_damage(names, g, tmp_path):
-    path = tmp_path / "s.safetensors"
-    LinearTCA(g).fit(EXPECTED["z"]).save(path)
-    with safe_open(path, "pt") as file:
-        text = json.dumps({**json.loads(file.metadata()["clip_tca"]), "classes": names})
-    tensors = load_file(path)
-    save_file(tensors, path, metadata={"clip_tca": text, "checksum": checksum(text, tensors)})
-    with pytest.raises(ValueError, match=r"damaged \(3 class names are needed\)"):
-        read_state(path)
+def path(tmp_path):
+    return tmp_path / "state.safetensors"
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_every_adapter_describes_itself(name, g):
-    registered = ADAPTERS[name]
-    adapter = registered.build(g)
-    assert adapter.uses_labels == registered.oracle
-    assert set(registered.fixed) <= set(adapter.options())
-    assert tuple(adapter.parameters()) == adapter.options()
-    assert f"normalize={adapter.normalize}" in repr(adapter)
-    adapter.fit(EXPECTED["z"], labels=torch.arange(60) % 3)
-    assert ("weight" in adapter.solution) == adapter.linear
+def test_a_saved_adapter_needs_nothing_else(name, shifted, path):
+    adapter = ADAPTERS[name].build(shifted.g.named(NAMES)).fit(shifted.z, labels=shifted.y)
+    adapter.save(path)
+    for loaded in (clip_tca.load(path), type(adapter).load(path), clip_tca.load(str(path), "cpu")):
+        assert type(loaded) is type(adapter)
+        assert torch.equal(loaded.logits(shifted.z), adapter.logits(shifted.z))
+        assert torch.equal(loaded.transform(shifted.z), adapter.transform(shifted.z))
+        assert set(loaded.predict(shifted.z, names=True)) <= set(NAMES)
+        assert loaded.explain() == adapter.explain()
+        assert repr(loaded) == repr(adapter)
+        learned = {name: value for name, value in vars(adapter).items() if name.endswith("_")}
+        for attribute, value in learned.items():
+            assert torch.equal(torch.as_tensor(vars(loaded)[attribute]), torch.as_tensor(value)), attribute
+
+
+@every
+def test_the_classifier_is_in_it(kind, shifted, path):
+    zero_shot = ZeroShotClassifier(shifted.g.text, 40.0, bias=-3.5, classes=NAMES)
+    head = LinearClassifier(shifted.g.weight.double(), torch.arange(4.0), normalize=True)
+    for g in (zero_shot, head):
+        kind(g).fit(shifted.z).save(path)
+        found = clip_tca.load(path).classifier
+        assert type(found) is type(g)
+        assert torch.equal(found.logits(shifted.z), g.logits(shifted.z))
+        assert (found.classes, found.normalize, found.weight.dtype) == (g.classes, g.normalize, g.weight.dtype)
+        assert found.unit_rows == g.unit_rows
+    kind(zero_shot).fit(shifted.z).save(path)
+    found = clip_tca.load(path).classifier
+    assert found.scale == 40.0
+    assert torch.equal(found.text, zero_shot.text)
+
+
+@every
+@pytest.mark.parametrize("first", [1, 100, 200])
+def test_a_stream_goes_on_where_it_was(kind, first, shifted, path):
+    """Also if the last images were seen but not solved for."""
+    stream = kind(shifted.g).partial_fit(shifted.z[:first])
+    for row in shifted.z[first : first + 5].split(1):
+        stream.partial_fit(row)
+    stream.save(path)
+    loaded = clip_tca.load(path)
+    assert loaded.n_seen_ == first + 5
+    for one in (stream, loaded):
+        one.partial_fit(shifted.z[first + 5 :]).solve()
+    whole = kind(shifted.g).fit(shifted.z)
+    torch.testing.assert_close(loaded.W_, stream.W_, rtol=0, atol=1e-9)
+    torch.testing.assert_close(loaded.logits(shifted.z), whole.logits(shifted.z), rtol=1e-4, atol=1e-3)
+
+
+@every
+def test_a_stream_is_solved_when_it_would_have_been(kind, shifted, path):
+    """Solved for 30 images and saved with 40 more, ten images later 50 are new."""
+    stream = kind(shifted.g, refresh=50).partial_fit(shifted.z[:30]).partial_fit(shifted.z[30:70])
+    stream.save(path)
+    before, loaded = stream.logits(shifted.z), clip_tca.load(path)
+    for one in (stream, loaded):
+        one.partial_fit(shifted.z[70:80])
+    assert not torch.equal(stream.logits(shifted.z), before)
+    torch.testing.assert_close(loaded.logits(shifted.z), stream.logits(shifted.z), rtol=1e-4, atol=1e-3)
+
+
+@every
+def test_a_full_sample_goes_on_too(kind, shifted, path):
+    options = {} if kind is LinearTCA else {"memory": 50}
+    whole = kind(shifted.g, **options).fit(shifted.z)
+    kind(shifted.g, **options).fit(shifted.z[:120]).save(path)
+    resumed = clip_tca.load(path).partial_fit(shifted.z[120:]).solve()
+    torch.testing.assert_close(resumed.W_, whole.W_, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": np.int64(7), "shrinkage": np.float32(0.5)},
+        {"shares": np.array([0.4, 0.3, 0.2, 0.1])},
+        {"shares": torch.tensor([4, 3, 2, 1])},
+        {"shares": dict(zip(NAMES, (4, 3, 2, 1), strict=True))},
+        {"normalize": False, "refresh": 30},
+    ],
+)
+def test_options_of_any_kind_are_saved(options, shifted, path):
+    adapter = LinearTCA(shifted.g.named(NAMES), **options).fit(shifted.z)
+    adapter.save(path)
+    loaded = clip_tca.load(path)
+    shares = adapter.shares.tolist() if hasattr(adapter.shares, "tolist") else adapter.shares
+    assert loaded.shares == shares
+    assert (loaded.k, loaded.normalize, loaded.refresh) == (adapter.k, adapter.normalize, adapter.refresh)
+    assert torch.equal(loaded.solve().W_, adapter.solve().W_)
+
+
+@every
+def test_an_adapter_of_another_class_is_refused(kind, shifted, path):
+    other = LinearTCA if kind is ConditionalTCA else ConditionalTCA
+    kind(shifted.g).fit(shifted.z).save(path)
+    says = f"holds a {kind.__name__}, not a {other.__name__}; use {kind.__name__}.load or clip_tca.load"
+    with pytest.raises(ValueError, match=re.escape(says)):
+        other.load(path)
+
+
+def test_what_is_not_fitted_is_not_saved(shifted, path):
+    with pytest.raises(ValueError, match="is not fitted yet"):
+        LinearTCA(shifted.g).save(path)
+    assert not path.exists()
+
+
+def test_files_and_folders_that_are_not_there_are_named(shifted, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"y\.safetensors: no such file; save an adapter there first"):
+        clip_tca.load(tmp_path / "y.safetensors")
+    with pytest.raises(FileNotFoundError, match="create it first"):
+        LinearTCA(shifted.g).fit(shifted.z).save(tmp_path / "no" / "x.safetensors")
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_a_damaged_file_is_refused_in_one_line(kind, shifted, path):
+    """Cut short, or with one wrong bit anywhere."""
+    kind(shifted.g).fit(shifted.z).save(path)
+    whole = path.read_bytes()
+    damaged = [b"", whole[:4], whole[:200], whole[: len(whole) // 2], whole[:-1], whole + b"x"]
+    for place in np.linspace(0, len(whole) - 1, 40).astype(int):
+        damaged.append(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"state\.safetensors: not a saved clip-tca state, or damaged") as caught:
+            clip_tca.load(path)
+        assert "\n" not in str(caught.value)
+
+
+def rewritten(path, change) -> None:
+    """The state with another header, and a checksum that fits it."""
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        record = json.loads(file.metadata()["clip_tca"])
+    change(record)
+    text = json.dumps(record)
+    save_file(tensors, path, metadata={"clip_tca": text, "checksum": checksum(text, tensors)})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda record: record.update(format=1), "format 1, this version of clip-tca reads 2"),
+        (lambda record: record["options"].update(speed=11), "speed"),
+        (lambda record: record.update({"class": "QuadraticTCA"}), "QuadraticTCA"),
+        (lambda record: record.pop("values"), "values"),
+    ],
+)
+def test_a_state_of_another_version_is_refused_in_one_line(change, says, shifted, path):
+    LinearTCA(shifted.g).fit(shifted.z).save(path)
+    rewritten(path, change)
+    with pytest.raises(ValueError, match=rf"not a saved clip-tca state, or damaged \(.*{says}.*\); save it again"):
+        clip_tca.load(path)
+
+
+def test_other_files_are_no_states(path):
+    for write in (lambda: save_file({"z": torch.ones(2)}, path), lambda: path.write_text("{}")):
+        write()
+        with pytest.raises(ValueError, match="not a saved clip-tca state, or damaged"):
+            clip_tca.load(path)
+
+
+def test_a_failed_save_leaves_the_earlier_file(shifted, path, monkeypatch):
+    adapter = LinearTCA(shifted.g).fit(shifted.z)
+    adapter.save(path)
+    before = path.read_bytes()
+
+    def full(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        adapter.save(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]

@@ -11,8 +11,8 @@ import pytest
 
 from clip_tca.adapters.conditional import ConditionalTCA
 from clip_tca.adapters.linear import LinearTCA
-from clip_tca.bulk.shared_output import SharedOutput
 from clip_tca.bulk.staging import Staging
+from clip_tca.bulk.store_output import StoreOutput
 from clip_tca.cli import main
 from clip_tca.datasets.formats.arrays import ArrayShard
 from tests.conftest import Shifted
@@ -173,7 +173,7 @@ def test_a_finished_run_is_refused_as_before_and_replaced_when_asked(folder, mon
     assert "1 of the shards" in capsys.readouterr().out
 
 
-# -- in a store, and in a folder that tasks share ----------------------------------------------------------------------
+# -- in a store --------------------------------------------------------------------------------------------------------
 
 
 def kept(place: str) -> dict[str, bytes]:
@@ -182,7 +182,7 @@ def kept(place: str) -> dict[str, bytes]:
 
 def test_in_a_store_shards_appear_one_by_one_and_the_record_last(place, folder, monkeypatch, capsys):
     assert main([*WORDS, "-o", "whole"]) == 0
-    interrupted([*WORDS, "-o", f"{place}/out"], 2, monkeypatch, SharedOutput)
+    interrupted([*WORDS, "-o", f"{place}/out"], 2, monkeypatch, StoreOutput)
     there = kept(f"{place}/out")
     assert sorted(there) == ["embeddings/z_0.npy", "embeddings/z_1.npy", "labels/z_0.npy", "labels/z_1.npy"]
     assert "_clip-tca.json" not in content(f"{place}/out")
@@ -206,7 +206,7 @@ def test_in_a_store_what_another_run_wrote_is_not_taken_and_what_was_changed_is_
 ):
     import fsspec
 
-    interrupted([*WORDS, "-o", f"{place}/out"], 2, monkeypatch, SharedOutput)
+    interrupted([*WORDS, "-o", f"{place}/out"], 2, monkeypatch, StoreOutput)
     store, key = fsspec.core.url_to_fs(f"{place}/out", use_listings_cache=False)
     assert main([*WORDS, "--k", "3", "-o", f"{place}/out"]) == 1
     assert "z_0.npy exists, of a run with other options or inputs; choose another" in capsys.readouterr().err
@@ -248,18 +248,16 @@ def test_a_bucket_that_does_not_exist_is_noticed_before_the_work(s3, folder, mon
     assert "s3://no-such-bucket/out/_clip-tca/run.json: no such file, folder or bucket" in capsys.readouterr().err
 
 
-def test_a_task_that_was_killed_goes_on_and_leaves_the_others_alone(folder, monkeypatch, capsys):
-    assert main([*WORDS, "-o", "whole", "--save-state", "state.safetensors"]) == 0
-    words = ["adapt", "in", "--text", "text.npy", "--write", "embeddings,labels", "--load-state", "state.safetensors"]
-    interrupted([*words, "--task", "1/2", "-o", "out"], 1, monkeypatch, SharedOutput)
-    assert main([*words, "--task", "2/2", "-o", "out"]) == 0
+def test_a_loaded_state_is_recognised_by_its_file(folder, monkeypatch, capsys):
+    for name, method in {"a": "linear-tca", "b": "conditional-tca"}.items():
+        words = ["adapt", "in", "--text", "text.npy", "--method", method]
+        assert main([*words, "--fit-only", "--save-state", f"{name}.safetensors"]) == 0
+    interrupted(["adapt", "in", "--load-state", "a.safetensors", "-o", "out"], 2, monkeypatch)
     capsys.readouterr()
-    assert main([*words, "--task", "1/2", "-o", "out"]) == 0
-    assert "1 of the shards" in capsys.readouterr().out
-    expected = {name: data for name, data in files(folder / "whole").items() if not name.startswith("_")}
-    found = files(folder / "out")
-    assert {name for name in found if name.startswith("_")} == {"_clip-tca-1-of-2.json", "_clip-tca-2-of-2.json"}
-    assert {name: data for name, data in found.items() if not name.startswith("_")} == expected
-    assert sorted(path.name for path in (folder / "out").iterdir() if path.is_dir()) == ["embeddings", "labels"]
-    assert main([*words, "--task", "1/2", "-o", "out"]) == 1
-    assert "_clip-tca-1-of-2.json exists" in capsys.readouterr().err
+    (folder / "a.safetensors").rename("c.safetensors")  # another name, the same content
+    interrupted(["adapt", "in", "--load-state", "c.safetensors", "-o", "out"], 1, monkeypatch)
+    assert main(["adapt", "in", "--load-state", "c.safetensors", "-o", "out"]) == 0
+    assert "3 of the shards had been finished by an earlier run" in capsys.readouterr().out
+    interrupted(["adapt", "in", "--load-state", "c.safetensors", "-o", "out", "--overwrite"], 2, monkeypatch)
+    assert main(["adapt", "in", "--load-state", "b.safetensors", "-o", "out", "--overwrite"]) == 0
+    assert "earlier run" not in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import io
 import json
 import os
@@ -23,10 +24,12 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA
+from clip_tca.adapters.registry import PUBLIC_CODE
 from clip_tca.cli import main
 from clip_tca.datasets.formats.registry import open_shard
 from tests.conftest import INTERRUPTIBLE, Shifted
-from tests.datasets.test_formats import FORMATS, write
+from tests.datasets.test_formats import FORMATS, table, write
+from tests.hub import Hub
 from tests.methods.small import EMBEDDING
 from tests.tiny_clip import MODEL
 
@@ -45,7 +48,9 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def adapt(*words: str) -> int:
-    method = [] if {"--method", "--load-state"} & set(words) else ["--method", "linear-tca"]
+    if "--load-state" in words:
+        return main(["adapt", *words])
+    method = [] if "--method" in words else ["--method", "linear-tca"]
     return main(["adapt", *words, *method, "--text", "text.npy", "--scale", str(SCALE)])
 
 
@@ -99,7 +104,7 @@ def test_every_format_comes_back_as_it_was(suffix, folder, fitted):
         written = load_file("out.safetensors")
         written["embeddings"] = written["vectors"]
     else:
-        block = next(open_shard(Path(f"out{suffix}")).blocks(0, len(Z)))
+        block = next(open_shard(Path(f"out{suffix}")).blocks())
         assert block.others.column("id").to_pylist() == [f"p{i}" for i in range(len(Z))]
         written = {"embeddings": block.z, "labels": block.others.column("tca_label").to_numpy()}
         written["scores"] = block.others.column("tca_score").to_numpy()
@@ -221,8 +226,8 @@ def online(z: np.ndarray, batch: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def pipe(content: bytes, *words: str) -> subprocess.CompletedProcess:
-    method = [] if "--load-state" in words else ["--method", "linear-tca"]
-    command = [sys.executable, "-m", "clip_tca", "adapt", "-", "--text", "text.npy", "--scale", str(SCALE), *method]
+    text = ["--text", "text.npy", "--scale", str(SCALE), "--method", "linear-tca"]
+    command = [sys.executable, "-m", "clip_tca", "adapt", "-", *text]
     return subprocess.run([*command, *words], input=content, capture_output=True)
 
 
@@ -294,7 +299,7 @@ def test_an_npy_file_may_come_down_a_pipe(version, folder, stdin):
     assert np.array_equal(table["tca_label"].to_numpy(), logits.argmax(axis=1))
     assert np.allclose(np.stack(table["embeddings"].to_numpy()), moved, atol=1e-3)
     assert json.loads(Path("out.arrow.json").read_text())["batch_size"] == 50
-    block = next(open_shard(Path("out.arrow")).blocks(0, len(Z)))  # and it can be adapted again
+    block = next(open_shard(Path("out.arrow")).blocks())  # and it can be adapted again
     assert np.array_equal(block.z, np.stack(table["embeddings"].to_numpy()))
 
 
@@ -362,7 +367,7 @@ def test_fixed_size_and_large_lists_keep_their_type_on_a_pipe(folder, stdin):
 def test_what_was_learned_from_a_pipe_is_kept(folder, stdin):
     stdin(streamed(Z))
     assert adapt("-", "-o", "rows", "--batch-size", "40", "--save-state", "s.safetensors") == 0
-    saved = LinearTCA.load("s.safetensors", SET.g)
+    saved = LinearTCA.load("s.safetensors")
     assert saved.n_seen_ == len(Z)
     assert np.array_equal(saved.predict(Z), LinearTCA(SET.g).fit(Z).predict(Z))
     record = json.loads(Path("rows.json").read_text())
@@ -532,6 +537,34 @@ def test_a_pipe_on_which_nothing_comes_can_be_left(number, code, sent, folder):
             process.kill()
 
 
+# -- the hub -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_streamed_data_set_of_the_hub(folder):
+    """Two Parquet files on a hub of our own, ids carried through."""
+    (folder / "repo" / "data").mkdir(parents=True)
+    for number, part in enumerate(np.array_split(Z, 2)):
+        pq.write_table(table(part), f"repo/data/train-{number:05d}-of-00002.parquet")
+    words = ["adapt", "--hub-id", "someone/shelf", "--streaming", "--text", "text.npy", "--scale", str(SCALE)]
+    with Hub() as hub:
+        hub.add_dataset("someone/shelf", folder / "repo")
+        command = [sys.executable, "-m", "clip_tca", *words, "-o", "out", "--write", "labels"]
+        done = subprocess.run(command, env=hub.environment(folder / "hf"), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    found = pq.read_table("out")
+    assert found.column_names == ["id", "tca_label"]
+    assert np.array_equal(found["tca_label"].to_numpy(), ConditionalTCA(SET.g).fit(Z).predict(Z))
+
+
+def test_a_hub_that_is_not_there_is_one_line(folder):
+    command = [sys.executable, "-m", "clip_tca", "adapt", "--hub-id", "a/b", "--streaming", "--text", "text.npy"]
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(folder / "hf")}
+    done = subprocess.run([*command, "-o", "o"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("clip-tca: a/b: could not be streamed")
+
+
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
@@ -545,8 +578,70 @@ def test_what_was_learned_can_be_used_again(method, make, folder, capsys):
     assert np.array_equal(np.load("b.npy"), make(SET.g).fit(Z[:120]).predict(Z))
     record = json.loads(Path("b.npy.json").read_text())
     assert record["setting"] == "loaded"
+    assert record["state"]["sha256"] == hashlib.sha256(Path("s.safetensors").read_bytes()).hexdigest()
+    assert "text" not in record
     assert record["method"]["name"] == make.__name__
     assert f", {make.__name__} {record['scored']['accuracy']:.2f}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--text", "text.npy"], ["--head", "text.npy"], ["--scale", "7"], ["--model", MODEL], ["--text-column", "a"]],
+)
+def test_a_loaded_state_has_its_own_classifier(words, folder, fitted, capsys):
+    fitted.save("s.safetensors")
+    before = files(folder)
+    assert adapt("z.npy", "-o", "o.npy", "--load-state", "s.safetensors", *words) == 1
+    line = f"clip-tca: --load-state has its own classifier; leave out {words[0]}\n"
+    assert capsys.readouterr().err == line
+    assert files(folder) == before
+
+
+def test_a_fit_can_be_saved_without_writing_anything_and_gives_the_same_output(folder):
+    (folder / "in").mkdir()
+    for number, part in enumerate(np.array_split(Z, 3)):
+        np.save(f"in/{number}.npy", part)
+    before = files(folder)
+    assert adapt("in", "--fit-only", "--save-state", "s.safetensors") == 0
+    assert files(folder) == {*before, "s.safetensors"}
+    assert adapt("in", "-o", "one", "--write", "labels") == 0
+    for number in range(3):  # as machines do that have a shard each
+        words = ("--load-state", "s.safetensors", "--write", "labels", "-o", f"{number}.npy")
+        assert adapt(f"in/{number}.npy", *words) == 0
+        assert Path(f"{number}.npy").read_bytes() == Path(f"one/{number}.npy").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--fit-only"], "--fit-only needs --save-state FILE, and neither --load-state nor --output"),
+        (["--fit-only", "--save-state", "s.safetensors", "-o", "out"], "--fit-only needs"),
+        (["--fit-only", "--save-state", "s.safetensors", "--online"], "leave out --online"),
+        ([], "the following arguments are required: --output/-o"),
+    ],
+)
+def test_words_that_do_not_go_together_are_a_usage_error(words, reason, folder, capsys):
+    before = files(folder)
+    with pytest.raises(SystemExit, match="2"):
+        adapt("z.npy", *words)
+    assert reason in capsys.readouterr().err
+    assert files(folder) == before
+
+
+def test_a_classifier_is_needed(folder, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["adapt", "z.npy", "-o", "o.npy"])
+    assert "one of the arguments --text --head --load-state is required" in capsys.readouterr().err
+
+
+def test_started_by_torchrun_it_is_one_line_and_no_file(folder, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    before = files(folder)
+    assert adapt("z.npy", "-o", "o.npy") == 1
+    line = "clip-tca: adapt: runs in one process, and torchrun started 2; start it without torchrun\n"
+    assert capsys.readouterr().err == line
+    assert files(folder) == before
 
 
 def test_class_names_are_encoded_by_a_model(folder):
@@ -658,9 +753,9 @@ def test_bad_rows_are_named_or_dropped(folder, fitted, capsys):
         (["z.npy", "-o", "o.npy", "--labels", "short.txt"], "labels: 2, but there are 240 rows"),
         (["text.npy", "-o", "o.npy", "--k", "0"], "k: 0"),
         (["narrow.npy", "-o", "o.npy"], "dimension 3, but the class texts have 24"),
-        (["z.npy", "-o", "o.npy", "--balance", "oracle"], "uses true labels"),
+        (["z.npy", "-o", "o.npy", "--shares", "oracle"], "uses true labels"),
         (["z.npy", "-o", "o.npy", "--load-state", "oracle.safetensors"], "uses true labels"),
-        (["z.npy", "-o", "o.npy", "--load-state", "other.safetensors"], "holds a 'Other'; allowed are LinearTCA"),
+        (["z.npy", "-o", "o.npy", "--load-state", "other.safetensors"], "other.safetensors: "),
         (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--method", "mlp2-tca"], "leave out method"),
         (["z.npy", "-o", "o.npy", "--load-state", "s.safetensors", "--k", "3"], "leave out k"),
         (["z.npy", "-o", "o.npy", "--load-state", "y.npy"], "not a saved clip-tca state"),
@@ -677,7 +772,7 @@ def test_bad_input_is_one_line_and_no_file(words, reason, folder, fitted, capsys
         "clip_tca.datasets.formats.stream.standard_input", lambda: pytest.fail("read before it was checked")
     )
     fitted.save("s.safetensors")
-    LinearTCA.reference(SET.g, k=2).fit(Z, labels=Y).save("oracle.safetensors")
+    LinearTCA(SET.g, **{**PUBLIC_CODE, "k": 2}).fit(Z, labels=Y).save("oracle.safetensors")
     type("Other", (LinearTCA,), {})(SET.g).fit(Z).save("other.safetensors")
     np.save("narrow.npy", Z[:, :3])
     np.save("one.npy", Z[:1])
@@ -782,14 +877,15 @@ FULL = """
 import resource, sys
 from clip_tca.cli import main
 from clip_tca.datasets.formats.registry import open_shard
-resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 sys.exit(main(sys.argv[1:]))
 """
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet"])
 def test_a_full_disk_leaves_nothing_and_says_what_was_kept(suffix, folder):
-    write(folder / f"big{suffix}", np.tile(Z, (12, 1)))
+    noise = np.random.default_rng(0).normal(scale=0.01, size=(40 * len(Z), Z.shape[1]))  # or Parquet makes it small
+    write(folder / f"big{suffix}", (np.tile(Z, (40, 1)) + noise).astype(np.float16))
     before = files(folder)
     words = [
         "adapt",
@@ -842,8 +938,7 @@ def test_a_head_takes_the_place_of_texts(method, head, capsys):
     assert record["head"]["file"] == "head.safetensors"
     assert "text" not in record
     assert record["method"]["parameters"]["normalize"] is False
-    words = ["adapt", "f.npy", "--head", "head.safetensors", "--load-state", "s.safetensors"]
-    assert main([*words, "-o", "again.npy", "--write", "labels"]) == 0
+    assert main(["adapt", "f.npy", "--load-state", "s.safetensors", "-o", "again.npy", "--write", "labels"]) == 0
     assert np.array_equal(np.load("again.npy"), expected)
     assert main(["export", "s.safetensors", "-o", "adapted.safetensors"]) == 0
     exported = load_file("adapted.safetensors")

@@ -45,7 +45,6 @@ def test_a_command_imports_its_own_module_alone():
         ("adapt pyproject.toml --text none.npy -o out", "text: none.npy is not a file"),
         ("adapt pyproject.toml --text none.npy -o out --write all", "allowed are embeddings, labels, scores"),
         ("study k --dataset none.safetensors", "dataset: none.safetensors is not a file"),
-        ("merge none -o state.safetensors", "states: none is not a file"),
     ],
 )
 def test_a_missing_file_or_a_wrong_word_is_noticed_before_torch_is_imported(words, reason):

@@ -52,7 +52,7 @@ def test_a_domain_without_labels_is_named(stored, tmp_path):
 def test_eval_adapt_and_class_texts_read_one_file_in_the_same_way(stored):
     """One reader serves all three."""
     data = load_embeddings(stored)
-    blocks = open_embeddings(str(stored), "clean.embeddings").shards[0].blocks(0, 280)
+    blocks = open_embeddings(str(stored), "clean.embeddings").shards[0].blocks()
     assert torch.equal(torch.cat([torch.from_numpy(block.z) for block in blocks]), data.domains["clean"][0])
     texts = read_texts(stored, "text.watt", None, "cpu")
     assert texts.classifier.scale == data.scale

@@ -59,7 +59,7 @@ FORMATS = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather")
 def test_every_format_gives_the_same_rows_in_blocks_of_one_size(suffix, rows, tmp_path):
     shard = open_shard(write(tmp_path / f"a{suffix}"))
     assert (shard.rows, shard.dim, shard.dtype) == (53, 6, np.float16)
-    blocks = list(shard.blocks(0, 53, rows))
+    blocks = list(shard.blocks(rows))
     assert [len(block) for block in blocks] == [len(part) for part in np.split(Z, range(rows, 53, rows))]
     assert [block.first for block in blocks] == list(range(0, 53, rows))
     assert np.array_equal(np.concatenate([block.z for block in blocks]), Z)
@@ -68,21 +68,16 @@ def test_every_format_gives_the_same_rows_in_blocks_of_one_size(suffix, rows, tm
         assert carried == [f"p{i}" for i in range(53)]
 
 
-def test_any_range_of_an_npy_file_can_be_read(tmp_path):
-    shard = open_shard(write(tmp_path / "a.npy"))
-    assert np.array_equal(np.concatenate([block.z for block in shard.blocks(11, 40, 6)]), Z[11:40])
-
-
 def test_the_other_byte_order_and_bfloat16_are_read(tmp_path):
     np.save(tmp_path / "big.npy", Z.astype(">f4"))
-    block = next(open_shard(tmp_path / "big.npy").blocks(0, 53))
+    block = next(open_shard(tmp_path / "big.npy").blocks())
     assert block.z.dtype == np.dtype("=f4")
     assert np.array_equal(block.z, Z.astype(np.float32))
     from safetensors.torch import save_file as save_torch
 
     rounded = torch.from_numpy(Z.astype(np.float32)).bfloat16()
     save_torch({"embeddings": rounded}, tmp_path / "b.safetensors")
-    z = next(open_shard(tmp_path / "b.safetensors").blocks(0, 53)).z
+    z = next(open_shard(tmp_path / "b.safetensors").blocks()).z
     assert np.array_equal(z, rounded.float().numpy())
 
 
@@ -94,7 +89,7 @@ def test_a_truncated_file_is_said_to_be(suffix, tmp_path):
     path = write(tmp_path / f"a{suffix}", np.random.default_rng(0).standard_normal((5000, 6)).astype(np.float16))
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     with pytest.raises(ValueError, match=f"a{suffix}: truncated or damaged"):
-        list(open_shard(path).blocks(0, 5000))
+        list(open_shard(path).blocks())
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -140,13 +135,13 @@ def test_rows_of_another_length_are_named(tmp_path):
     uneven = pa.array([[1.0, 2.0]] * 4 + [[1.0]], pa.list_(pa.float32()))
     pq.write_table(pa.table({"embedding": uneven}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match="row 4 has 1 dimensions, the rows before it 2"):
-        list(open_shard(tmp_path / "a.parquet").blocks(0, 5))
+        list(open_shard(tmp_path / "a.parquet").blocks())
 
 
 def test_missing_lists_and_numbers_are_bad_rows(tmp_path):
     rows = pa.array([[1.0, 2.0], None, [3.0, None], [float("inf"), float("-inf")], [4.0, 5.0]], pa.list_(pa.float32()))
     pq.write_table(pa.table({"embedding": rows}), tmp_path / "a.parquet")
-    block = next(open_shard(tmp_path / "a.parquet").blocks(0, 5))
+    block = next(open_shard(tmp_path / "a.parquet").blocks())
     assert block.bad().tolist() == [1, 2, 3]
     assert block.without(block.bad()).z.tolist() == [[1.0, 2.0], [4.0, 5.0]]
 
@@ -167,7 +162,7 @@ def test_the_first_list_may_be_missing(suffix, tmp_path):
     write_rows(tmp_path / f"a{suffix}", rows)
     shard = open_shard(tmp_path / f"a{suffix}")
     assert (shard.rows, shard.dim) == (3, 2)
-    block = next(shard.blocks(0, 3))
+    block = next(shard.blocks())
     assert block.bad().tolist() == [0, 1]
     write_rows(tmp_path / f"a{suffix}", rows[:2])
     with pytest.raises(ValueError, match=f"a{suffix}: every embedding in it is missing"):
@@ -191,14 +186,6 @@ def test_a_sum_that_overflows_is_no_bad_row():
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-
-
-def test_several_processes_write_one_npy_file(tmp_path):
-    for start, stop in ((20, 53), (0, 20)):  # in any order
-        file = NpyWriter(tmp_path / "a.npy", np.dtype("<f2"), 6, start, 53)
-        file.write(Z[start:stop])
-        assert file.close() == {}  # neither has seen the whole file
-    assert np.array_equal(np.load(tmp_path / "a.npy"), Z)
 
 
 def test_the_checksum_counted_while_writing_is_that_of_the_file(tmp_path, monkeypatch):

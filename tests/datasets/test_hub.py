@@ -102,6 +102,12 @@ def test_weights_and_data_come_from_the_hub(tmp_path):
         check = run(hub, tmp_path, "data", "check", "--dataset", "pacs")
         assert check.returncode == 1
         assert "photo: 14 images, 1670 published" in check.stdout
+    for name in ("cat", "dog"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "own" / name / "1.png")
+    own = ("eval", "--dataset", "folder", "--data-dir", str(tmp_path / "own"), "--method", "zero-shot", "--no-cache")
+    closed = run(hub, tmp_path, *own, "--model", "hf-hub:someone/small", "--workers", "0")
+    assert closed.returncode == 0, closed.stderr  # the hub is closed, its cache is enough
 
 
 def corrupted(rows: list[tuple[str, int]]) -> datasets.Dataset:

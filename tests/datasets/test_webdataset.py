@@ -39,7 +39,7 @@ def samples(z: np.ndarray = Z, suffix: str = "npy") -> dict[str, bytes]:
 
 
 def read(path: Path, column: str | None = None, rows: int = 16) -> tuple[np.ndarray, list[str]]:
-    blocks = list(open_shard(path, column).blocks(0, 0, rows))
+    blocks = list(open_shard(path, column).blocks(rows))
     return np.concatenate([b.z for b in blocks]), [key for b in blocks for key in b.others.column("id").to_pylist()]
 
 

@@ -12,7 +12,9 @@ from clip_tca.encoding.head_classes import head_for, imagenet_names, imagenet_sy
 
 
 def head(count: int, classes=None) -> LinearClassifier:
-    return LinearClassifier(torch.arange(2.0 * count).reshape(count, 2), torch.arange(float(count)), classes=classes)
+    made = LinearClassifier(torch.arange(2.0 * count).reshape(count, 2), torch.arange(float(count)))
+    made.classes = classes  # as a network's head has them: two outputs may have one name
+    return made
 
 
 def outputs(*args) -> list[int]:

@@ -41,6 +41,7 @@ def test_the_tag_is_in_the_name_or_beside_it(monkeypatch):
         asked.append(name)
         return networks.pop()
 
+    monkeypatch.setattr("clip_tca.encoding.timm.hub_reachable", lambda: True)
     monkeypatch.setattr(timm, "create_model", create)
     for encoder in (TimmEncoder("test_resnet.r160_in1k"), TimmEncoder("test_resnet", "r160_in1k")):
         assert encoder.head.classes[0] == "tench"
@@ -51,6 +52,7 @@ def test_weights_that_can_t_be_downloaded_are_one_line(monkeypatch):
     def refused(*_args, **_options):
         raise OSError("offline")
 
+    monkeypatch.setattr("clip_tca.encoding.timm.hub_reachable", lambda: True)
     monkeypatch.setattr(timm, "create_model", refused)
     message = "the weights of timm:test_resnet could not be downloaded (offline); give a local file"
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -45,7 +45,7 @@ def run(name: str, task: Task, z: Tensor = Z, size: int = len(Z), **options: Any
 
 
 def zero_shot(task: Task) -> Tensor:
-    return task.classifier.probabilities(Z)
+    return task.classifier.predict_proba(Z)
 
 
 @pytest.mark.parametrize(

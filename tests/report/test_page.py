@@ -21,6 +21,7 @@ from PIL import Image
 import clip_tca
 from clip_tca import ZeroShotClassifier
 from clip_tca.cli import main
+from clip_tca.core.checks import visible
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.evaluation.examples import KINDS, changed, kinds, spread
@@ -35,7 +36,7 @@ from clip_tca.report.page import page
 from clip_tca.report.run import Run
 from clip_tca.report.sources import Sources, read
 from clip_tca.report.studies_panel import StudyRecord
-from clip_tca.results.rendering import as_json, visible
+from clip_tca.results.rendering import as_json
 from clip_tca.results.table import accuracy_table
 from tests.records import HOSTILE, ORACLE, honest, hostile
 

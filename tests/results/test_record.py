@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from typing_extensions import NotRequired
 
 import clip_tca
-from clip_tca.adapters.diagnosis_record import Diagnosis
 from clip_tca.datasets.synthetic import synthetic
+from clip_tca.explanation import Diagnosis
 from clip_tca.results.record import check, read
 from clip_tca.results.rendering import render
 from clip_tca.results.schema import FORMATS, EvaluationRecord, ResultRow
@@ -124,6 +124,7 @@ def test_a_missing_field_is_named_wherever_it_is(whole, tmp_path):
         (("rows", 0, "confusion", 2, 1), 10**400, "rows[0].confusion[2][1] is 1"),
         (("rows", 1, "diagnosis", "spread"), float("inf"), "rows[1].diagnosis.spread is inf, not a finite number"),
         (("rows", 1, "diagnosis", "chosen"), None, "rows[1].diagnosis.chosen is None, not a list"),
+        (("rows", 1, "diagnosis", "agreement"), {"zero-shot": 1}, "rows[1].diagnosis.agreement: 'adapted' is missing"),
         (("stream", "kind"), "zipf", "stream.kind is 'zipf', not one of iid, sorted, dirichlet"),
         (("rows", 0, "metrics", "ece"), "3", "rows[0].metrics.ece is '3', not a finite number"),
         (("data", "domains", "clean", "images"), "9", "data.domains.clean.images is '9', not a whole number"),
@@ -236,6 +237,8 @@ def edit(path: str, value: Any):
             lambda r: r["rows"][1]["diagnosis"].pop("uncertainty_mean"),
             "rows[1]: diagnosis: 'uncertainty_mean' is missing",
         ),
+        (lambda r: r["rows"][1]["diagnosis"].pop("shares"), "rows[1]: diagnosis: 'shares' is missing"),
+        (edit("rows.1.diagnosis.shares", [1.0]), "rows[1]: diagnosis: not of 6 classes"),
         (lambda r: r["rows"][2]["diagnosis"].pop("counts"), "rows[2]: diagnosis: 'counts' is missing"),
         (edit("cost.methods.zero-shot.images", 0), "cost.methods: a method has seen no images"),
         (edit("forgetting", []), "forgetting: 0 source-like domains, not 1"),

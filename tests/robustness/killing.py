@@ -1,11 +1,10 @@
-"""Commands that are started to be killed: in forks that have the libraries already, in fresh processes, by torchrun."""
+"""Commands that are started to be killed: in forks that have the libraries already, or in fresh processes."""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing.util
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -36,8 +35,7 @@ class Command:
     @property
     def words(self) -> list[str]:
         """The words of the command line."""
-        launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port()), "-m"]
-        return [sys.executable, "-m", *(launcher if self.how == "torchrun" else []), "clip_tca", *self.arguments]
+        return [sys.executable, "-m", "clip_tca", *self.arguments]
 
 
 def port() -> int:
@@ -103,14 +101,6 @@ def family(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
         return [pid, *(member for child in children for member in family(int(child)))]
     return [pid]
-
-
-def strike(pid: int, command: Command, alone: bool, rng: random.Random) -> None:
-    """Kill a run with its descendants; ``alone``: only its own process (under torchrun, one of them)."""
-    members = family(pid)
-    if alone:
-        members = [rng.choice(members[1:] or members)] if command.how == "torchrun" else [pid]
-    kill(members)
 
 
 def kill(members: list[int]) -> None:

@@ -9,13 +9,12 @@ others. JSON is compared without ``cost``, ``.safetensors`` by header and values
 in any order, everything else byte by byte. Then every command is killed once before each of its file operations
 (``--no-steps`` skips that), which a random moment rarely hits.
 
-Runs over several shards go on where they were killed. In a store, and in a folder that tasks share, shards appear one
-by one; there the files of a killed run must be some of those of an undisturbed one. The store is an S3 server (moto) on
-127.0.0.1.
+Runs over several shards go on where they were killed. In a store shards appear one by one; there the files of a killed
+run must be some of those of an undisturbed one. The store is an S3 server (moto) on 127.0.0.1.
 
-Commands run in forks of this process, which has the libraries imported; some in fresh processes, and ``adapt`` also
-under ``torchrun`` with two. What multiprocessing and torchrun leave in TMPDIR when they are killed (``pymp-…``,
-``torchelastic_…``) is a column of its own. The table goes to standard output; the exit code is 1 if anything was wrong.
+Commands run in forks of this process, which has the libraries imported; some in fresh processes. What multiprocessing
+leaves in TMPDIR when it is killed (``pymp-…``) is a column of its own. The table goes to standard output; the exit code
+is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ from safetensors.torch import save_file
 from clip_tca import ConditionalTCA, ZeroShotClassifier
 from tests.datasets.test_webdataset import npy, tar
 from tests.object_stores import CREDENTIALS
-from tests.robustness.killing import Command, finish, kill_before, port, start, strike
+from tests.robustness.killing import Command, family, finish, kill, kill_before, port, start
 from tests.tiny_clip import MODEL
 
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
 PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", MODEL, "--workers", "1"]
 ADAPT = ["--text", "../inputs/text.npy", "-o"]
 EVERYTHING = ["--write", "embeddings,labels,scores"]
-TASK = ["--text", "../inputs/text.npy", "--load-state", "../inputs/state.safetensors", "--task", "1/2", "-o", "out/z"]
+LOADED = ["--load-state", "../inputs/state.safetensors", "-o", "out/z"]
 BUCKET = "kills"
 MARKS = re.compile(r"\.part|_clip-tca[^/]*/")
 """In the names of what a run leaves for itself until its end."""
@@ -79,13 +78,12 @@ COMMANDS = [
     Command("adapt .arrow, online", ["adapt", "../inputs/z.arrow", *ADAPT, "out/z.arrow", "--online"], 6),
     Command("adapt clip-retrieval", ["adapt", "../inputs/shelf", *ADAPT, "out/z", *EVERYTHING], 5),
     Command("adapt webdataset", ["adapt", "../inputs/tar", *ADAPT, "out/z", *EVERYTHING], 5),
-    Command("adapt, a task", ["adapt", "../inputs/npy", *TASK, *EVERYTHING], 6),
+    Command("adapt, a loaded state", ["adapt", "../inputs/npy", *LOADED, *EVERYTHING], 6),
     Command("adapt to S3", ["adapt", "../inputs/npy", *ADAPT, f"s3://{BUCKET}/z", *EVERYTHING], 6, store=True),
     Command("embed, fresh process", ["embed", *PICTURES, "-o", "out/z.safetensors"], 2, "fresh"),
     Command("eval, fresh process", ["eval", *PICTURES, "-o", "out/record.csv"], 2, "fresh"),
     Command("report, fresh process", ["report", "../inputs/record.json", "-o", "out/page.html"], 2, "fresh"),
     Command("adapt, fresh process", ["adapt", "../inputs/npy", *ADAPT, "out/z", *EVERYTHING], 2, "fresh"),
-    Command("adapt, torchrun 2", ["adapt", "../inputs/npy", *ADAPT, "out/z", *EVERYTHING], 3, "torchrun"),
 ]
 
 
@@ -266,7 +264,7 @@ def measure(command: Command, root: Path, kills: int, steps: bool, rng: random.R
         moment, alone = rng.uniform(0, seconds), rng.random() < 0.5
         pid = start(command, case)
         time.sleep(moment)
-        strike(pid, command, alone, rng)
+        kill([pid] if alone else family(pid))
         at_random.struck += finish(pid) != 0
         run_again(command, case, expected, before, at_random, f"at {moment:.3f} of {seconds:.3f} s")
     for step in range(operations if steps else 0):

@@ -249,14 +249,14 @@ def test_a_store_that_may_only_be_read_is_used_and_a_warning(inputs, tmp_path, m
 @pytest.mark.parametrize("name", ["z.npy", "z.npz", "z.parquet"])
 def test_embeddings_cut_short_during_the_run(name, inputs, tmp_path, monkeypatch):
     shutil.copy(inputs / name, tmp_path / name)
-    fit = job.Job._fit
+    fit = job.Job.fit
 
     def cut(self, *arguments):
         result = fit(self, *arguments)
         os.truncate(tmp_path / name, (tmp_path / name).stat().st_size // 2)
         return result
 
-    monkeypatch.setattr(job.Job, "_fit", cut)
+    monkeypatch.setattr(job.Job, "fit", cut)
     shutil.copy(inputs / "text.npy", tmp_path)
     run(adapt(tmp_path, name, tmp_path / "out")).failed("truncated or damaged")
     assert listing(tmp_path) == ["text.npy", name]

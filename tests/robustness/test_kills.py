@@ -26,7 +26,7 @@ def test_runs_that_are_killed_and_started_again_give_the_undisturbed_result():
 
 
 @fork
-@pytest.mark.parametrize("name", ["adapt .parquet", "adapt, a task"])
+@pytest.mark.parametrize("name", ["adapt .parquet", "adapt, a loaded state"])
 def test_a_run_over_shards_that_is_killed_goes_on_to_the_undisturbed_result(name):
     command = [sys.executable, "-m", "tests.robustness.kills", "--kills", "100", "--no-steps", "--only", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -207,7 +207,7 @@ def test_ray_fits_and_predicts_like_one_process(tmp_path, monkeypatch):
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     lines = printed("ray_adapt").splitlines()
-    changed = re.fullmatch(r"2000 rows in 4 batches, (\d+) predictions changed", lines[0])
+    changed = re.fullmatch(r"2000 rows, fitted on 2000, (\d+) predictions changed", lines[0])
     assert int(changed[1]) > 20
     assert lines[1] == "one process predicts the same: True"
     made = synthetic(4, 5, 16, 30)
@@ -218,3 +218,7 @@ def test_ray_fits_and_predicts_like_one_process(tmp_path, monkeypatch):
     printed("ray_adapt", "--files", *files, "--scale", made.scale, "--batch", 50)
     table = pq.read_table(tmp_path / "out").sort_by("id")
     assert np.array_equal(table["tca_label"].to_numpy(), ConditionalTCA(g).fit(z).predict(z).numpy())
+    files[2] = tmp_path / "sampled"
+    printed("ray_adapt", "--files", *files, "--scale", made.scale, "--batch", 50, "--sample", len(z) // 2)
+    table = pq.read_table(tmp_path / "sampled").sort_by("id")
+    assert np.array_equal(table["tca_label"].to_numpy(), ConditionalTCA(g).fit(z[::2]).predict(z).numpy())

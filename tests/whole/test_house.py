@@ -1,10 +1,9 @@
-"""The rules of the house: few entries at the top, one name for one module, tests that mirror the rooms, one printer."""
+"""The rules of the house: few entries at the top, tests that mirror the rooms, one printer."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 FEATURES = {
     "adapters/test_any_classifier.py",  # every adapter, with a classifier that has no text
-    "adapters/test_merge.py",  # partial fits, merged: every adapter
+    "adapters/test_references.py",  # the adapters beside the methods in plain code
     "adapters/test_streaming.py",  # every adapter, batch by batch
     "methods/test_any_classifier.py",  # every method that needs no text
     "methods/test_own_head.py",  # the same methods, on networks with their own heads
@@ -42,11 +41,6 @@ def imports(source: str) -> Iterator[str]:
 def test_the_package_has_at_most_14_entries():
     beside = {"__init__.py", "__main__.py", "py.typed", "__pycache__", "_resources"}
     assert len({path.name for path in PACKAGE.iterdir()} - beside) <= 14
-
-
-def test_every_file_name_occurs_once():
-    counts = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "base", "registry"))
-    assert [name for name, count in counts.items() if count > 1] == []
 
 
 def test_no_module_is_called_after_nothing():

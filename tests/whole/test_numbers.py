@@ -14,7 +14,7 @@ from clip_tca.datasets.synthetic import synthetic
 
 ADAPTERS = {
     "linear": LinearTCA,
-    "paper": LinearTCA.paper,
+    "paper": lambda g: LinearTCA(g, k=20, shares="global", solver="gradient"),
     "conditional": ConditionalTCA,
     "mlp": lambda g: MLPTCA(g, steps=3),
 }

@@ -111,7 +111,7 @@ def test_anything_else_is_refused(name):
 
 def test_public_names():
     adapters = {"LinearTCA", "MLPTCA", "ConditionalTCA"}
-    functions = {"evaluate", "label_free_score", "load_embeddings", "render", "register"}
+    functions = {"evaluate", "label_free_score", "load", "load_embeddings", "render", "register"}
     types = {"ZeroShotClassifier", "LinearClassifier", "Method", "Task"}
     assert set(clip_tca.__all__) == {*adapters, *functions, *types, "__version__"}
     assert set(clip_tca.__all__) == set(dir(clip_tca))

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import clip_tca
-from tests.adapters.test_estimator import EXPECTED
+from tests.adapters.test_base import EXPECTED
 from tests.conftest import ROOT
 from tests.tiny_clip import MODEL
 from tests.whole.test_house import imports
@@ -21,7 +21,8 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTIL
 
 @pytest.mark.filterwarnings("ignore:.*SwigPy.* has no __module__:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*swigvarlink.* has no __module__:DeprecationWarning")
-def test_the_examples_run_one_after_another(shifted, capsys):
+def test_the_examples_run_one_after_another(shifted, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     z, classes = shifted.z.numpy(), ["cat", "dog", "horse", "house"]
     names = {"z": z, "y": shifted.y.numpy(), "text": shifted.g.text, "names": classes, "queries": z[:7]}
     names |= {"table": pd.DataFrame({"embedding": list(z)})}
@@ -33,6 +34,8 @@ def test_the_examples_run_one_after_another(shifted, capsys):
         else:
             exec(block, names)  # noqa: S102 (our own page)
     assert set(names["table"]["label"]) <= set(classes)
+    np.testing.assert_array_equal(names["tca"].predict(z), clip_tca.ConditionalTCA(names["g"]).fit(z).predict(z))
+    assert names["same"].n_seen_ == len(z) + 32
     assert capsys.readouterr().out.strip() == str(names["pipeline"].score(z, names["y"]))
     assert set(names["search"].best_params_) == {"shares", "k"}
     assert names["found"].shape == (7, 10)

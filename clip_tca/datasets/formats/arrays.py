@@ -30,7 +30,6 @@ class ArrayHeader(NamedTuple):
 class ArrayFile(ABC, Generic[Array]):
     """A file of named arrays, and ``metadata`` beside them. Only its headers are read when it is opened."""
 
-    splittable = False
     single_array = False
     noun = "array"
     sink: Callable[[Target, str, int], Sink]
@@ -74,8 +73,8 @@ class ArrayFile(ABC, Generic[Array]):
         """A whole array."""
 
     @abstractmethod
-    def windows(self, name: str, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Rows ``start`` to ``stop`` of a matrix, ``rows`` at a time; all of them if the file is not splittable."""
+    def windows(self, name: str, rows: int) -> Iterator[np.ndarray]:
+        """A matrix, ``rows`` at a time."""
 
 
 class ArrayShard(Shard):
@@ -84,17 +83,17 @@ class ArrayShard(Shard):
     def __init__(self, file: ArrayFile[Any], column: str | None = None) -> None:
         """Choose the matrix, and check that it holds embeddings."""
         self.file, self.path, self.where = file, file.path, str(file.path)
-        self.splittable, self.single_array = file.splittable, file.single_array
-        self.name = file.choose(column)
+        self.name, self.single_array = file.choose(column), file.single_array
         header = file.headers[self.name]
         check_matrix(self.where, header)
         (self.rows, self.dim), self.dtype = header.shape, header.dtype.newbyteorder("=")
 
-    def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
-        """Rows ``start`` to ``stop``, ``rows`` at a time."""
-        for z in self.file.windows(self.name, start, stop, rows):
-            yield Block(z, start)
-            start += len(z)
+    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
+        """All rows, ``rows`` at a time."""
+        first = 0
+        for z in self.file.windows(self.name, rows):
+            yield Block(z, first)
+            first += len(z)
 
     def check_added(self, kinds: tuple[Kind, ...]) -> None:
         """Raise ValueError if the matrix has the name of an array that would be added beside it."""

@@ -83,13 +83,11 @@ class Result:
 class Target:
     """Where the output for a shard goes: a file for each kind, the same one unless the format holds a single array.
 
-    A splittable shard is written from row ``start`` of ``rows`` in the whole file (None: those that are written). A
-    stream goes to an open ``file`` instead.
+    ``rows`` is their number, where it is known before. A stream goes to an open ``file`` instead.
     """
 
     paths: dict[Kind, Path]
     dtypes: dict[Kind, np.dtype[Any]]
-    start: int = 0
     rows: int | None = None
     file: IO[bytes] | None = None
 
@@ -118,7 +116,6 @@ class Shard(ABC):
         rows: Number of rows; None for a stream.
         dim: Dimension; None for a table without rows.
         dtype: Of the embeddings, as stored.
-        splittable: Whether any range of rows can be read and written by itself.
         single_array: Whether a file of this format holds one array only.
     """
 
@@ -127,14 +124,13 @@ class Shard(ABC):
     rows: int | None
     dim: int | None
     dtype: np.dtype[Any]
-    splittable = False
     single_array = False
     name = ""
     """Its array or column of embeddings."""
 
     @abstractmethod
-    def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
-        """Rows ``start`` to ``stop``, ``rows`` at a time; all of them if the shard is not splittable."""
+    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
+        """All rows, ``rows`` at a time."""
 
     @abstractmethod
     def check_added(self, kinds: tuple[Kind, ...]) -> None:

@@ -48,8 +48,8 @@ class TableShard(Shard):
         if self.dim is None and self.rows != 0:
             self.dim = dimension((batch.column(self.name) for batch in self._heads()), self.where)
 
-    def blocks(self, start: int, stop: int, rows: int = ROWS) -> Iterator[Block]:
-        """All rows (``start`` is 0 and ``stop`` their number), ``rows`` at a time."""
+    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
+        """All rows, ``rows`` at a time."""
         first = 0
         for batch in self._regrouped(rows):
             others = batch.select([name for name in batch.schema.names if name != self.name])

@@ -1,4 +1,4 @@
-"""``.npy`` files: any range of rows can be read and written by itself, so that processes can share one file."""
+"""``.npy`` files, read and written row by row; what other formats of arrays share with them."""
 
 from __future__ import annotations
 
@@ -36,37 +36,34 @@ def read_header(file: Any) -> ArrayHeader:
     return ArrayHeader(shape, dtype, fortran and len(shape) > 1 and min(shape) > 1)
 
 
-def read_rows(file: IO[bytes], header: ArrayHeader, firsts: range, path: Location) -> Iterator[np.ndarray]:
-    """The matrix from where ``file`` is, in windows that begin at the rows ``firsts``."""
-    (_, dim), dtype, _ = header
-    for first in firsts:
-        size = (min(first + firsts.step, firsts.stop) - first) * dim * dtype.itemsize
+def read_rows(file: IO[bytes], header: ArrayHeader, rows: int, path: Location) -> Iterator[np.ndarray]:
+    """The matrix from where ``file`` is, ``rows`` at a time."""
+    (count, dim), dtype, _ = header
+    for first in range(0, count, rows):
+        size = min(rows, count - first) * dim * dtype.itemsize
         try:
             content = file.read(size)
         except Exception as error:  # of an archive or of its compression
             raise damaged(path, error) from None
         if len(content) < size:
-            raise damaged(path, f"ends before row {firsts.stop}")
+            raise damaged(path, f"ends before row {count}")
         yield np.frombuffer(content, dtype).reshape(-1, dim).astype(dtype.newbyteorder("="), copy=False)
 
 
 class NpyWriter:
-    """A ``.npy`` file from row ``start`` on; several processes may each write a range of the same file.
+    """A ``.npy`` file, written row by row.
 
-    Where ``rows``, the number of rows in the whole file, is known before, the output is not kept in the system's memory
+    Where ``rows``, their number, is known before, the output is not kept in the system's memory
     (that is for the input, which is read twice), and a checksum is counted, so that nobody reads it for that.
     """
 
-    def __init__(
-        self, path: Path, dtype: np.dtype[Any], width: int | None, start: int = 0, rows: int | None = None
-    ) -> None:
+    def __init__(self, path: Path, dtype: np.dtype[Any], width: int | None, rows: int | None = None) -> None:
         """Open or create it; ``width`` None is a vector."""
-        self.path, self.dtype, self.width, self.row, self.rows = path, dtype, width, start, rows
-        self._checksum = None if rows is None or start else zlib.crc32(self._header(rows))
+        self.path, self.dtype, self.width, self.row, self.rows = path, dtype, width, 0, rows
+        self._checksum = None if rows is None else zlib.crc32(self._header(rows))
         self._unsaid = 0
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        self.file: IO[bytes] = os.fdopen(handle, "r+b", buffering=0)
-        self.file.seek(HEAD + start * dtype.itemsize * (width or 1))
+        self.file = path.open("wb", buffering=0)
+        self.file.seek(HEAD)
 
     def write(self, values: np.ndarray) -> None:
         """Append rows."""
@@ -85,12 +82,11 @@ class NpyWriter:
                 os.posix_fadvise(self.file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> dict[Path, int]:
-        """Write the header; the checksum, if all rows are from here."""
-        rows = self.row if self.rows is None else self.rows
+        """Write the header; the checksum, if it was counted."""
         self.file.seek(0)
-        self.file.write(self._header(rows))
+        self.file.write(self._header(self.row))
         self.file.close()
-        return {} if self._checksum is None or self.row != rows else {self.path: self._checksum}
+        return {} if self._checksum is None or self.row != self.rows else {self.path: self._checksum}
 
     def _header(self, rows: int) -> bytes:
         shape = f"({rows},)" if self.width is None else f"({rows}, {self.width})"
@@ -104,7 +100,7 @@ class NpySink:
     def __init__(self, target: Target, name: str, dim: int) -> None:
         """Open the files; the array of embeddings has no name in them."""
         self.files = {
-            kind: NpyWriter(path, target.dtypes[kind], dim if kind == "embeddings" else None, target.start, target.rows)
+            kind: NpyWriter(path, target.dtypes[kind], dim if kind == "embeddings" else None, target.rows)
             for kind, path in target.paths.items()
         }
 
@@ -144,7 +140,6 @@ class PackedSink(NpySink, ABC):
 class NpyFile(ArrayFile[np.ndarray]):
     """A ``.npy`` file: one array, whose name is empty."""
 
-    splittable = True
     single_array = True
     sink = NpySink
 
@@ -161,9 +156,8 @@ class NpyFile(ArrayFile[np.ndarray]):
         with self.path.open("rb") as file:
             return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
-    def windows(self, name: str, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Rows ``start`` to ``stop``, ``rows`` at a time."""
-        (_, dim), dtype, _ = self.headers[name]
+    def windows(self, name: str, rows: int) -> Iterator[np.ndarray]:
+        """The array, ``rows`` at a time."""
         with self.path.open("rb") as file:
-            file.seek(self._start + start * dim * dtype.itemsize)
-            yield from read_rows(file, self.headers[name], range(start, stop, rows), self.path)
+            file.seek(self._start)
+            yield from read_rows(file, self.headers[name], rows, self.path)

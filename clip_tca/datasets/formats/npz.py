@@ -41,8 +41,8 @@ class NpzFile(ArrayFile[np.ndarray]):
         with self.path.open("rb") as source, np.load(source, allow_pickle=False) as archive:
             return np.asarray(archive[name])
 
-    def windows(self, name: str, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """All rows (``start`` is 0 and ``stop`` their number), ``rows`` at a time."""
+    def windows(self, name: str, rows: int) -> Iterator[np.ndarray]:
+        """A matrix, ``rows`` at a time."""
         with ExitStack() as stack:
             try:
                 archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(self.path.open("rb"))))
@@ -50,4 +50,4 @@ class NpzFile(ArrayFile[np.ndarray]):
                 read_header(member)
             except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
                 raise damaged(self.path, error) from None
-            yield from read_rows(member, self.headers[name], range(start, stop, rows), self.path)
+            yield from read_rows(member, self.headers[name], rows, self.path)

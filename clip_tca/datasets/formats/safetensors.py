@@ -133,11 +133,12 @@ class SafetensorsFile(ArrayFile[Tensor]):
             tensor: Tensor = file.get_tensor(name)
             return tensor
 
-    def windows(self, name: str, start: int, stop: int, rows: int) -> Iterator[np.ndarray]:
-        """Rows ``start`` to ``stop``, ``rows`` at a time."""
-        for first in range(start, stop, rows):
+    def windows(self, name: str, rows: int) -> Iterator[np.ndarray]:
+        """A matrix, ``rows`` at a time."""
+        count = self.headers[name].shape[0]
+        for first in range(0, count, rows):
             try:
-                z = self._rows(name, first, min(first + rows, stop))
+                z = self._rows(name, first, min(first + rows, count))
             except (SafetensorError, OSError, EOFError) as error:
                 raise damaged(self.path, error) from None
             yield (z.float() if z.dtype == torch.bfloat16 else z).numpy()

@@ -74,7 +74,7 @@ class States(Target):
             return command(["explain", path.name], self.names)
         if use != "load":
             return command(["export", path.name, "-o", use], self.names)
-        adapter = kind.load(path, self.g)
+        adapter = kind.load(path)
         adapter.predict(self.z)
         adapter.partial_fit(self.z[:30]).transform(self.z)
         return None

@@ -1,4 +1,4 @@
-"""A saved state as a plain linear classifier: an ONNX model, or the two tensors of a ``torch.nn.Linear``."""
+"""The adapted classifier for other runtimes: an ONNX model, or the two tensors of a ``torch.nn.Linear``."""
 
 from __future__ import annotations
 
@@ -8,28 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from clip_tca.adapters.state import read_fit
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.files import atomic, write_tensors
-from clip_tca.core.remote import Location
 
 SUFFIXES = (".onnx", ".safetensors")
 
 
-def load_head(path: Location) -> LinearClassifier:
-    """The classifier in a saved state; no class texts are needed."""
-    saved = read_fit(path)
-    solution = saved.part("solution")
-    if "weight" not in solution or "bias" not in solution:
-        raise ValueError(
-            f"{path}: a {saved.kind} is not linear and can't be exported; fit a LinearTCA or ConditionalTCA"
-        )
-    weight, unit = solution["weight"].T.contiguous(), bool(saved.options["normalize"])
-    return LinearClassifier(weight, solution["bias"], classes=saved.classes, normalize=unit)
-
-
 def export(head: LinearClassifier, path: Path) -> None:
-    """Write ``.onnx`` or ``.safetensors``, whole or not at all."""
+    """Write a classifier, such as ``adapter.folded()``, as ``.onnx`` or ``.safetensors``, whole or not at all.
+
+    Raises:
+        ValueError: If the name ends otherwise, or onnx is needed and not installed.
+    """
     if path.suffix.lower() == ".onnx":
         content = onnx_model(head).SerializeToString()
         with atomic(path) as part:

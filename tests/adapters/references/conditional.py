@@ -1,0 +1,141 @@
+"""ConditionalTCA, plain: equations (1) and (2) and the safeguards, nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from clip_tca import LinearClassifier
+
+KEPT = 0.65
+
+
+def root(f: Callable[[float], float], lo: float, hi: float, steps: int = 60) -> float:
+    """Where a falling function crosses zero, by bisection."""
+    if f(lo) <= 0:
+        return lo
+    if f(hi) > 0:
+        return hi
+    for _ in range(steps):
+        mid = (lo + hi) / 2
+        lo, hi = (mid, hi) if f(mid) > 0 else (lo, mid)
+    return (lo + hi) / 2
+
+
+def imbalance(support: Tensor) -> Tensor:
+    """0 for equally frequent classes, 1 for a single one; chance is taken off."""
+    total = support.sum() + len(support)
+    squares = ((support + 1) / total).square().sum()
+    squares = ((squares - 2 / total) / (1 - 2 / total)).clamp_min(1 / len(support))
+    return 1 + squares.log() / math.log(max(2, len(support)))
+
+
+def spread_order(z: Tensor) -> Tensor:
+    """Rows by their first coordinate, equal ones by their sum."""
+    order = z.sum(1).argsort(stable=True)
+    return order[z[order, 0].argsort(stable=True)]
+
+
+def fit(
+    z: Tensor, g: LinearClassifier, shares: Tensor | None = None, anchor: float = 1.0, rounds: int = 8
+) -> tuple[Tensor, Tensor]:
+    """Weight ``(c, d)`` and bias ``(c,)`` of the adapted classifier, from unlabeled prepared rows ``(n, d)``."""
+    n, d = z.shape
+    w, b = g.weight.double(), g.bias.double()
+    c = len(b)
+    z = z.double()
+    log_p = (z @ w.T + b).log_softmax(1)
+    if n < 8:
+        return w, b
+    x = z - z.mean(0)
+    scatter, a = x.T @ x, max(0.3, d / (2 * n + d))
+
+    # what the neighbours say: the temperature of g, and the first covariance
+    order = spread_order(z)[:: -(-n // max(512, 8 * c))]
+    near = torch.cdist(x[order], x[order]).fill_diagonal_(math.inf).topk(3, largest=False).indices
+    t = 1.0
+    if n >= 8 * c:
+        lp = log_p[order]
+        wanted = (lp[near[:, 0]].exp() * lp).sum()
+        surplus = lambda s: float(((lp / math.exp(s)).softmax(1) * lp).sum() - wanted)  # noqa: E731
+        t = math.exp(root(surplus, 0.0, math.log(1e4)))
+    excess, told = max(1.0, t / 2), min(2.0, t)
+    log_p = (log_p / excess).log_softmax(1)
+    p, named = log_p.exp(), log_p.argmax(1)
+    gaps = (x[order][:, None] - x[order][near]).reshape(-1, d)
+    local = gaps.T @ gaps
+    local = local / local.trace()
+
+    def estimate(q: Tensor, shape: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Equation (2): counts, kappa, means and S^-1."""
+        counts, sums = q.sum(0), q.T @ x
+        safe = counts.clamp_min(1e-300)
+        total, seen = scatter.trace() / n, (sums.square().sum(1) / safe).sum() / n
+        noise = (q.square().sum(0) / safe).sum() / n
+        within = torch.minimum((total - seen) / (1 - noise).clamp_min(1e-3), total)
+        between = seen - within * noise
+        kappa = (within / between if between > 0 else torch.tensor(100.0)).clamp(2.0, 100.0)
+        means = sums / (counts + kappa)[:, None]
+        s = (scatter - means.T @ ((counts + 2 * kappa)[:, None] * means)) / n
+        variance = torch.maximum(s.trace(), 0.01 * total) / d
+        s = shape * variance * d if shape is not None else s
+        s = (1 - a) * s + (a + 1e-6) * variance * torch.eye(d, dtype=s.dtype)
+        return counts, kappa, means, torch.linalg.inv(s)
+
+    def run(rounds: int, prior: Callable[[Tensor], Tensor | float], ramp: float) -> tuple:
+        q = (log_p / told**3).softmax(1)
+        for step in range(rounds):
+            trust = min(1.0, (step + 1) / ramp) * min(1.0, n / (8 * c))
+            counts, kappa, means, precision = estimate(q, local if step == 0 else None)
+            log_prior = prior((q * p).sum(0))
+            gap = ((x @ precision) * x).sum(1)[:, None] - 2 * x @ precision @ means.T
+            gap = gap + ((means @ precision) * means).sum(1)
+            gap = gap / (1 - q / (counts + kappa)).square()  # leave one out
+            q = (anchor * log_p + log_prior - trust / 2 * gap).softmax(1)
+        return q, kappa, precision, log_prior, trust
+
+    if shares is None:
+        q, *_ = run(2, lambda support: 0.0, 1.0)
+        unequal = float(imbalance((q * p).sum(0)))
+        seen = float(imbalance(torch.bincount(named, minlength=c).double()))
+        if n >= 8 * c and unequal < 0.4 and unequal < (1.1 if unequal < 0.3 else 0.75) * seen:
+            unequal = 0.0
+
+        def prior(support: Tensor) -> Tensor:
+            pi = (support + 1) / (support.sum() + c)
+            return min(2.0, 6 * min(float(imbalance(support)), unequal)) * pi.log()
+
+    else:
+        shares = shares.double() / shares.sum()
+        unequal = float(1 + shares.square().sum().log() / math.log(max(2, c)))
+        known = shares * n + torch.where(shares > 0, 0.5, 1e-9)
+
+        def prior(support: Tensor) -> Tensor:
+            return (known / known.sum()).log()
+
+    ramp = 1 + 4 * min(1.0, max(unequal / 0.3, min(1.0, 30 * c / n)))
+    q, kappa, precision, log_prior, trust = run(rounds, prior, ramp)
+
+    changed = q.argmax(1) != named
+    sure = (log_p / told).softmax(1).amax(1)
+    disputed = float(sure[changed].mean()) if changed.any() else 0.0
+    if shares is None and disputed > KEPT:
+        weight, bias = w, b
+    else:
+        counts = q.sum(0)
+        means = (q.T @ x) / (counts + kappa)[:, None]
+        length = (scatter * precision).sum() / n
+        square = ((means @ precision) * means).sum(1) - length * counts / (counts + kappa).square()
+        extra = trust * means @ precision
+        weight = anchor / excess * w + extra
+        bias = anchor / excess * b + log_prior - trust / 2 * square - extra @ z.mean(0)
+
+    # one temperature: the confidence of g, and 0.3 for each changed prediction
+    before = (z @ w.T + b).softmax(1).max(1)
+    after = z @ weight.T + bias
+    goal = min(0.99, float(before.values.mean() + 0.3 * (after.argmax(1) != before.indices).double().mean()))
+    t = 2 ** root(lambda s: float((after / 2**s).softmax(1).amax(1).mean()) - goal, 0.0, 20.0)
+    return weight / t, bias / t
