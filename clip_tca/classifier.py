@@ -33,7 +33,7 @@ from clip_tca.core.text_towers import Template, bias_of, encode_texts, fill, sca
 C = TypeVar("C", bound="LinearClassifier")
 
 
-LARGEST = 1e15
+LARGEST_WEIGHT = 1e15
 """Of a weight or bias that can be adapted."""
 
 
@@ -199,10 +199,10 @@ class LinearClassifier:
         if is_fake(self.weight):
             return
         peak = float(torch.maximum(self.weight.abs().max(), self.bias.abs().max()))
-        if peak > LARGEST:
+        if peak > LARGEST_WEIGHT:
             raise ValueError(
-                f"weight and bias reach {peak:.0e}; allowed is up to {LARGEST:.0e}, lest logits overflow; repair the "
-                "head, or scale it down"
+                f"weight and bias reach {peak:.0e}; allowed is up to {LARGEST_WEIGHT:.0e}, lest logits overflow; "
+                "repair the head, or scale it down"
             )
 
     def _checked_bias(self, bias: Tensor) -> Tensor:

@@ -129,7 +129,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def _start(self) -> Any:
-        """What is kept of a stream, still empty."""
+        """What is kept of a stream, still empty; ``full`` says whether its sample has had to leave rows out."""
 
     @abstractmethod
     def _observe(self, observed: Any, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
@@ -138,10 +138,6 @@ class Adapter(ABC):
     @abstractmethod
     def _solve(self, observed: Any) -> dict[str, Tensor]:
         """What is learned from everything observed, by attribute name without the underscore."""
-
-    @abstractmethod
-    def _is_full(self, observed: Any) -> bool:
-        """Whether new rows no longer enlarge the sample that is solved for."""
 
     @abstractmethod
     def _move(self, z: Tensor) -> Tensor:
@@ -194,7 +190,7 @@ class Adapter(ABC):
             seen += len(rows)
         if seen < 2:
             raise ValueError(
-                f"embeddings: {seen} rows; fit needs at least 2 (partial_fit takes single images of a stream)"
+                f"embeddings: {seen} row{'s' * (seen != 1)}; fit needs at least 2 (partial_fit takes single images)"
             )
         learned = self._solve(observed)  # until here, an earlier fit stays as it was
         self._begin(observed, device, seen)
@@ -221,7 +217,8 @@ class Adapter(ABC):
         check_device(rows, self._device)
         if self._waiting and (scores is None) != (self._waiting[-1][1] is None):
             self._settle()
-        self._waiting.append((rows.clone(), scores))  # the caller may use its tensor again
+        rows = rows.clone()  # the caller may use its tensor again
+        self._waiting.append((rows, scores))
         self._waiting_images += len(rows)
         self.n_seen_ += len(rows)
         if self._is_due(rows):
@@ -272,10 +269,10 @@ class Adapter(ABC):
         new = self.n_seen_ - self._solved_at
         if self.refresh != "auto" or not self._solved_at:
             return not self._solved_at or new >= int(self.refresh)
-        self._unchecked.append(rows[-MOST_CHECKED:].clone())
+        self._unchecked.append(rows[-MOST_CHECKED:])
         self._unchecked_images += len(self._unchecked[-1])
         overruled = self._unchecked_images >= CHECKED_IMAGES and self._is_overruled()
-        grown = new >= max(CHECKED_IMAGES, (5 if self._is_full(self._observed) else self._growth) * self._solved_at)
+        grown = new >= max(CHECKED_IMAGES, (5 if self._observed.full else self._growth) * self._solved_at)
         return overruled or grown
 
     def _is_overruled(self) -> bool:
@@ -300,7 +297,7 @@ class Adapter(ABC):
         return like(self._applied(z, self._score)[0], z)
 
     def adapt(self, z: Array) -> tuple[Array, Array]:
-        """What :meth:`transform` and :meth:`logits` give, at once."""
+        """Return both :meth:`transform` and :meth:`logits`; faster than calling one after the other."""
         moved, scores = self._applied(z, self._move, self._score)
         return like(moved.to(to_tensor(z).dtype), z), like(scores, z)
 
@@ -336,7 +333,7 @@ class Adapter(ABC):
         return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=self._scales)
 
     def explain(self) -> str:
-        """What was learned and whether to trust it, in words: what ``clip-tca explain`` prints."""
+        """Explain in words what was learned and whether to trust it, as ``clip-tca explain`` does."""
         from clip_tca.adapters.diagnosis import diagnose
         from clip_tca.explanation import explanation
 
@@ -399,6 +396,11 @@ class Adapter(ABC):
         """The constructor's arguments as they were given, the classifier among them; ``deep`` changes nothing."""
         return {option.name: getattr(self, option.name) for option in fields(self) if option.init}
 
+    def options(self) -> dict[str, Any]:
+        """The options without the classifier; ``normalize`` is resolved if it was None."""
+        given = {name: value for name, value in self.get_params().items() if name != "classifier"}
+        return {**given, "normalize": self._scales}
+
     def set_params(self: A, **params: Any) -> A:
         """Change arguments of the constructor; what was learned with the earlier ones is forgotten.
 
@@ -429,7 +431,7 @@ class Adapter(ABC):
 
     @property
     def n_features_in_(self) -> int:
-        """Dimension of the embeddings; not there before the first is seen."""
+        """Dimension of the embeddings; only there after fitting."""
         self._require_fitted()
         return self.classifier.dim
 

@@ -37,12 +37,12 @@ The safeguards, in the order of the functions below:
   if ``shares`` are not estimated. Below 8 images g is kept as well.
 
 The logits of (1) are over-confident in d dimensions. They are divided by one temperature, at which the mean confidence
-is that of g plus 0.3 for each changed prediction, up to 0.99. ``transform`` moves an embedding by the least that makes
-g agree with q: z′ = z + (logits − logits⁰)·pinv(W), with W the centred weights of g.
+is that of g plus 0.3 for each changed prediction, up to 0.99. ``transform`` makes the
+smallest move after which g agrees with q: z′ = z + (logits − logits⁰)·pinv(W), with W the centred weights of g.
 
 All rounds work along the principal axes of the rows, where the total scatter is diagonal: with fewer classes than
-dimensions a round then costs n·d·c in place of n·d². eval/defaults.md has the evidence for some of
-the constants.
+dimensions a round then costs n·d·c in place of n·d². eval/defaults.md has the
+evidence for some of the constants.
 
 Related work: TransCLIP (Zanella et al., NeurIPS 2024) and StatA (Zanella et al., CVPR 2025) fit Gaussians with a
 KL-to-text term by block updates; Wang et al. (ICLR 2024) use Gaussian discriminant analysis with labelled shots;
@@ -443,8 +443,7 @@ def fit_conditional(
 
     g_labels = rows.log_p.argmax(dim=1)
     if shares is None:
-        trial = expectation_maximization(rows, start, 2, no_prior, one, anchor, a)
-        unequal = imbalance(trial.soft.support)
+        unequal = imbalance(expectation_maximization(rows, start, 2, no_prior, one, anchor, a).soft.support)
         if n >= 8 * c:
             predicted = torch.zeros_like(g_bias).index_add(0, g_labels, torch.ones_like(double(z[:, 0])))
             unequal = torch.where(imbalance_is_artefact(unequal, predicted), 0.0, unequal)
@@ -602,9 +601,6 @@ class ConditionalTCA(Adapter):
         if self.shares == "predicted":
             return torch.bincount(log_probabilities(z, self.classifier).argmax(dim=1), minlength=c)
         return torch.ones(c, device=z.device) if self.shares == "uniform" else None
-
-    def _is_full(self, observed: EvenSample) -> bool:
-        return observed.full
 
     def _move(self, z: Tensor) -> Tensor:
         return torch.addmm(self._learned("offset", z), z, self._learned("W", z))

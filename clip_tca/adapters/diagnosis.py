@@ -36,17 +36,19 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
 
     adapter._require_fitted()
     adapter._settle()
-    fitted: Any = adapter  # learned attributes are not declared
     g, rows, conditional = adapter.classifier, _kept_rows(adapter), isinstance(adapter, ConditionalTCA)
-    m = moments(rows) if conditional else fitted._observed.moments.total()
+    m = moments(rows) if conditional else adapter._observed.moments.total()
     sigma = m.covariance * ((m.n - 1) / m.n)
     spread = sigma.trace().clamp_min(0).sqrt()
     spread = spread * (spread > 1e-12 * m.mean.norm())  # less than that is rounding: all embeddings are the same
-    shift, change = fitted.offset_ + m.mean @ fitted.W_ - m.mean, fitted.W_.clone()
+    shift, change = adapter.offset_ + m.mean @ adapter.W_ - m.mean, adapter.W_.clone()
     change.diagonal().sub_(1)
     squares = shift @ shift + (change * (sigma @ change)).sum()
     if not adapter.linear:
-        shift, squares = fitted.pseudo_source_mean_ - fitted.mean_, (fitted._move(rows) - rows).square().sum(1).mean()
+        shift, squares = (
+            adapter.pseudo_source_mean_ - adapter.mean_,
+            (adapter._move(rows) - rows).square().sum(1).mean(),
+        )
     zero_shot, adapted = _predictions(adapter, rows)
     if before is None or after is None:
         before, after = zero_shot, adapted
@@ -58,18 +60,18 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
         "spread": float(spread),
         "mean_shift": _ratio(shift.norm(), spread),
         "movement": _ratio(squares.clamp_min(0).sqrt(), spread),
-        "predicted": (zero_shot.bincount(minlength=g.n_classes) if conditional else fitted.predicted_).tolist(),
+        "predicted": (zero_shot.bincount(minlength=g.n_classes) if conditional else adapter.predicted_).tolist(),
         "changed": None if before is None or after is None else int((before != after).sum()) / len(after),
     }
     if not conditional:
         return _with_pseudo_source(figures, adapter)
-    counts, gaps = fitted.counts_, (fitted.means_ - m.mean).square().sum(dim=1)
+    counts, gaps = adapter.counts_, (adapter.means_ - m.mean).square().sum(dim=1)
     return {
         **figures,
         "counts": [round(count, 2) for count in counts.tolist()],
         "between": _ratio((counts * gaps)[counts > 0].sum() / m.n, spread.square()),
-        "temperature": float(fitted.temperature_),
-        "kept": float(fitted.disputed_) > MOST_CONFIDENT,
+        "temperature": float(adapter.temperature_),
+        "kept": float(adapter.disputed_) > MOST_CONFIDENT,
     }
 
 

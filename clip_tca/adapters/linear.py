@@ -296,6 +296,11 @@ class Observed:
     certain: CertainRows
     sample: EvenSample
 
+    @property
+    def full(self) -> bool:
+        """Whether the sample has had to leave rows out."""
+        return self.sample.full
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LinearTCA(Adapter):
@@ -452,9 +457,6 @@ class LinearTCA(Adapter):
             return torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
         basis: Tensor = torch.linalg.qr(self.classifier.weight.to(sigma).T).Q
         return basis
-
-    def _is_full(self, observed: Observed) -> bool:
-        return observed.sample.full
 
     def _move(self, z: Tensor) -> Tensor:
         return torch.addmm(self._learned("offset", z), z, self._learned("W", z))

@@ -39,7 +39,7 @@ def save_adapter(adapter: Adapter, path: str | Location) -> None:
     }
     tensors: dict[str, Tensor] = {}
     values = {name: _split(part, name, tensors) for name, part in parts.items()}
-    options = {name: _plain(value) for name, value in adapter.get_params().items() if name != "classifier"}
+    options = {name: _plain(value) for name, value in adapter.options().items()}
     record = {"format": FORMAT, "class": type(adapter).__name__, "options": options, "seen": adapter.n_seen_}
     record |= {"solved_at": adapter._solved_at, "values": values}
     text = json.dumps(record)

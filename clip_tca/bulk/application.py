@@ -53,6 +53,5 @@ class Application:
 
     def _before(self, rows: Tensor) -> np.ndarray:
         """What the classifier predicts by itself, for rows as the adapter takes them."""
-        g, normalize = self.adapter.classifier, self.adapter.normalize
-        inputs = g.prepared(rows) if normalize is None else unit(rows) if normalize else rows
-        return g.predict(inputs).cpu().numpy()
+        inputs = unit(rows) if self.adapter.options()["normalize"] else rows
+        return self.adapter.classifier.predict(inputs).cpu().numpy()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clip_tca.core.version import __version__
 
 if TYPE_CHECKING:
-    from clip_tca.adapters.base import Adapter
     from clip_tca.bulk.job import Job
 
 
@@ -25,7 +24,7 @@ def run_fingerprint(job: Job) -> str | None:
         [[shard.path.name, shard.rows] for shard in source.shards],
         [source.dim, str(source.dtype), job.drop_bad],
         type(adapter).__name__,
-        options_of(adapter),
+        adapter.options(),
         adapter.classifier.fingerprint(),
         job.loaded,
         {kind: str(dtype) for kind, dtype in job.layout.dtypes.items()},
@@ -33,11 +32,3 @@ def run_fingerprint(job: Job) -> str | None:
         job.device.type,
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def options_of(adapter: Adapter) -> dict[str, Any]:
-    """The options of an adapter without its classifier, which decides ``normalize`` where that was not given."""
-    options = {name: value for name, value in adapter.get_params().items() if name != "classifier"}
-    if options["normalize"] is None:
-        options["normalize"] = adapter.classifier.unit_rows
-    return options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.bulk.fingerprint import options_of
 from clip_tca.core.provenance import commit, peak_memory, versions
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def describe(job: Job, tally: Tally, method: str, given: GivenClassifier) -> dic
         },
         given.kind: given.about,
         "classes": given.classes,
-        "method": {"name": method, "parameters": options_of(adapter)},
+        "method": {"name": method, "parameters": adapter.options()},
         "setting": "online" if job.batch else "loaded" if job.loaded else "transductive",
         "batch_size": job.batch,
         "rows": tally.rows,

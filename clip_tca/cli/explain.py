@@ -48,8 +48,7 @@ def _state(path: Location, options: argparse.Namespace) -> str:
     if options.format == "text":
         return adapter.explain()
     diagnosis, names = diagnose(adapter), adapter.classifier.class_names()
-    parameters = {name: value for name, value in adapter.get_params().items() if name != "classifier"}
-    content = {"file": str(path), "options": parameters, "classes": names, "diagnosis": diagnosis}
+    content = {"file": str(path), "options": adapter.options(), "classes": names, "diagnosis": diagnosis}
     return json.dumps({**content, **judged(diagnosis, names)}, indent=1)
 
 

@@ -29,7 +29,7 @@ TIMEOUT = 30.0
 ATTEMPTS = 5
 """Connections for one file; each goes on where the last one broke."""
 
-BLOCK = 1 << 18
+BYTES_AT_ONCE = 1 << 18
 
 
 class DownloadError(ValueError):
@@ -110,7 +110,7 @@ def _copy(answer: http.client.HTTPResponse, part: Path, start: int, total: int |
         Progress(total, _name(part), "B", progress, start) as bar,
     ):
         try:
-            while block := answer.read1(BLOCK):  # what has come, at once: a kill loses nothing
+            while block := answer.read1(BYTES_AT_ONCE):  # what has come, at once: a kill loses nothing
                 file.write(block)
                 done += len(block)
                 bar.update(len(block))

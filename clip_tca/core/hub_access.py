@@ -1,7 +1,6 @@
 """Whether the Hugging Face hub can be reached, and what of it is on this machine.
 
-The hub's client retries for most of a minute where there is no network. Who asks here first can say so at once, or take
-what the cache has.
+Without a network the hub's client retries for most of a minute. Ask here first, to fail at once or to use the cache.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Pixels = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Corruption:
-    """One of :data:`KINDS` at a severity from 1 to 5."""
+    """One of :data:`CORRUPTION_KINDS` at a severity from 1 to 5."""
 
     name: str
     severity: int
@@ -45,9 +45,9 @@ class Corruption:
     def parse(cls, text: str) -> Corruption:
         """``gaussian_noise:3``."""
         name, _, severity = text.partition(":")
-        if name not in KINDS:
+        if name not in CORRUPTION_KINDS:
             raise ValueError(
-                f"corrupt: {name!r}; allowed are {', '.join(KINDS)}, each with a severity: gaussian_noise:3"
+                f"corrupt: {name!r}; allowed are {', '.join(CORRUPTION_KINDS)}, each with a severity: gaussian_noise:3"
             )
         if severity not in map(str, SEVERITIES):
             allowed = ", ".join(map(str, SEVERITIES))
@@ -67,7 +67,7 @@ class Corruption:
         seed = int.from_bytes(
             hashlib.sha256(f"{self.name} {about}".encode("utf-8", "surrogateescape")).digest()[:8], "big"
         )
-        change, parameters = KINDS[self.name]
+        change, parameters = CORRUPTION_KINDS[self.name]
         pixels = np.asarray(ImageOps.fit(image, (SIZE, SIZE), Image.Resampling.BICUBIC), dtype=np.float64) / 255
         changed = change(pixels, parameters[self.severity - 1], np.random.default_rng(seed))
         return _image(changed)
@@ -179,7 +179,7 @@ def jpeg_compression(x: Pixels, quality: int, _rng: np.random.Generator) -> Pixe
 
 Change = Callable[[Pixels, Any, np.random.Generator], Pixels]
 
-KINDS: dict[str, tuple[Change, Sequence[Any]]] = {
+CORRUPTION_KINDS: dict[str, tuple[Change, Sequence[Any]]] = {
     "gaussian_noise": (gaussian_noise, (0.08, 0.12, 0.18, 0.26, 0.38)),
     "shot_noise": (shot_noise, (60, 25, 12, 5, 3)),
     "impulse_noise": (impulse_noise, (0.03, 0.06, 0.09, 0.17, 0.27)),

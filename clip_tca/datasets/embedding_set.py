@@ -18,7 +18,7 @@ from clip_tca.datasets.formats.safetensors import SafetensorsFile
 SOURCE = "source"
 """What source data are called in a file: they are no domain to adapt to."""
 
-KINDS = (".embeddings", ".features")
+EMBEDDING_ENDINGS = (".embeddings", ".features")
 """How the names of a domain's embeddings end; ``.features`` are those of a model with a head."""
 
 
@@ -110,7 +110,7 @@ def load_embeddings(path: str | Location, text: str | None = None) -> EmbeddingS
 
 
 def _read(file: SafetensorsFile, text: str | None) -> EmbeddingSet:
-    found = {name.rpartition(".")[0]: name for name in file.headers if name.endswith(KINDS)}
+    found = {name.rpartition(".")[0]: name for name in file.headers if name.endswith(EMBEDDING_ENDINGS)}
     for tensor in (f"{name}.labels" for name in found):
         if tensor not in file.headers:
             raise KeyError(tensor)

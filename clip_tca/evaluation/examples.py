@@ -25,7 +25,7 @@ from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind, Exa
 
 log = logging.getLogger(__name__)
 
-KINDS: tuple[ExampleKind, ...] = get_args(ExampleKind)
+EXAMPLE_KINDS: tuple[ExampleKind, ...] = get_args(ExampleKind)
 
 SIDE = 96
 """Longest side of a thumbnail, in pixels."""
@@ -61,13 +61,13 @@ def changed(
                 }
                 for i in spread(indices[kind], limit)
             ]
-            for kind in KINDS
+            for kind in EXAMPLE_KINDS
         }
         groups.append(
             {
                 "method": method,
                 "domain": domain,
-                "counts": {kind: len(indices[kind]) for kind in KINDS},
+                "counts": {kind: len(indices[kind]) for kind in EXAMPLE_KINDS},
                 "fixed": images["fixed"],
                 "broken": images["broken"],
                 "still_wrong": images["still_wrong"],
@@ -79,7 +79,7 @@ def changed(
 def kinds(labels: Tensor, before: Tensor, after: Tensor) -> dict[ExampleKind, Tensor]:
     """Masks ``(n,)`` of the images of each kind; an image whose prediction stayed is of none."""
     was, now = before == labels, after == labels
-    return dict(zip(KINDS, (~was & now, was & ~now, ~was & ~now & (before != after)), strict=True))
+    return dict(zip(EXAMPLE_KINDS, (~was & now, was & ~now, ~was & ~now & (before != after)), strict=True))
 
 
 def spread(positions: list[int], limit: int) -> list[int]:

@@ -65,7 +65,7 @@ class MethodSpec:
     def describe(self, classifier: LinearClassifier) -> MethodInfo:
         """Name, all parameters, how it sees the test set, and whether true labels are or were used."""
         adapter = self.adapter(classifier)
-        parameters = _options_of(adapter) if adapter else {}
+        parameters = adapter.options() if adapter else {}
         info: MethodInfo = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
         if self.base is not None:
             defaults = {name: p.default for name, p in _parameters(base_method(self.base)).items()}
@@ -77,14 +77,6 @@ class MethodSpec:
             if tuned := base_method(self.base).tuned_on_test:
                 info["tuned_on_test"] = tuned
         return info
-
-
-def _options_of(adapter: Adapter) -> dict[str, Any]:
-    """The options of an adapter, ready for JSON; its classifier decides ``normalize`` where that was not given."""
-    options = {name: value for name, value in adapter.get_params().items() if name != "classifier"}
-    if options["normalize"] is None:
-        options["normalize"] = adapter.classifier.unit_rows
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in options.items()}
 
 
 def _parameters(kind: type) -> dict[str, inspect.Parameter]:

@@ -27,7 +27,7 @@ from torch import Tensor
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
 from clip_tca.methods.base import EmbeddingMethod, directions, prototypes
 
-BLOCK = 1024
+ROWS_AT_ONCE = 1024
 """Images compared at a time with the memory."""
 
 
@@ -73,7 +73,7 @@ class AdaNPC(EmbeddingMethod):
         unit_z = directions(self.classifier, z)
         if join and self.labels == "zero-shot":
             self._join(unit_z, self.classifier.log_probabilities(z).exp())
-        votes = torch.cat([self._votes(part) for part in unit_z.split(BLOCK)])
+        votes = torch.cat([self._votes(part) for part in unit_z.split(ROWS_AT_ONCE)])
         if join and self.labels == "votes":
             self._join(unit_z, votes.softmax(dim=1))
         return votes.log()

@@ -24,7 +24,7 @@ from clip_tca.core.checks import check_number, check_whole
 from clip_tca.methods.base import EmbeddingMethod, directions, prototypes, scaled_rows
 from clip_tca.methods.certain_images import Cache
 
-BLOCK = 256
+ROWS_AT_ONCE = 256
 """Images that enter and are predicted at a time; the result is that of one after another."""
 
 
@@ -60,7 +60,7 @@ class DMN(EmbeddingMethod):
 
     def logits(self, z: Tensor, join: bool) -> Tensor:
         """Each image in turn tries to enter the memory, and is predicted with it."""
-        return torch.cat([self._block(part, join) for part in z.split(BLOCK)])
+        return torch.cat([self._block(part, join) for part in z.split(ROWS_AT_ONCE)])
 
     def _block(self, z: Tensor, enter: bool) -> Tensor:
         log_p, u = self.classifier.log_probabilities(z), directions(self.classifier, z)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 1024
+ROWS_AT_ONCE = 1024
 """Rows compared with all others at a time."""
 
 
@@ -19,8 +19,8 @@ def nearest(z: Tensor, others: Tensor, k: int, *, itself: bool = True) -> tuple[
     """
     k = min(k, len(others) - (not itself))
     found = []
-    for start in range(0, len(z), BLOCK):
-        cosine = z[start : start + BLOCK] @ others.T
+    for start in range(0, len(z), ROWS_AT_ONCE):
+        cosine = z[start : start + ROWS_AT_ONCE] @ others.T
         if not itself:
             cosine[:, start:].fill_diagonal_(-torch.inf)
         found.append(cosine.topk(k))

@@ -19,7 +19,7 @@ from clip_tca.core.checks import check_number
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ScaledMethod
 
-BLOCK = re.compile(r"(?:^|\.)(?:resblocks|blocks|stages|features|layers?|encoder_layer_)\.?(\d+)(?:\.|$)")
+LAYER_NUMBER = re.compile(r"(?:^|\.)(?:resblocks|blocks|stages|features|layers?|encoder_layer_)\.?(\d+)(?:\.|$)")
 """A block or stage in the name of a module, such as ``transformer.resblocks.3``, ``layer3`` or ``encoder_layer_3``."""
 
 
@@ -30,7 +30,7 @@ def lower_parameters(tower: nn.Module, parameters: list[nn.Parameter]) -> list[n
     if there are none below.
     """
     names = {id(parameter): name for name, parameter in tower.named_parameters()}
-    matches = [BLOCK.search(names[id(parameter)]) for parameter in parameters]
+    matches = [LAYER_NUMBER.search(names[id(parameter)]) for parameter in parameters]
     blocks = sorted({int(match[1]) for match in matches if match})
     if not blocks:
         return parameters

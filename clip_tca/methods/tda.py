@@ -26,7 +26,7 @@ from clip_tca.core.checks import check_number, check_whole
 from clip_tca.methods.base import EmbeddingMethod, directions
 from clip_tca.methods.certain_images import Cache
 
-BLOCK = 256
+ROWS_AT_ONCE = 256
 """Images compared at a time with the cache and with each other."""
 
 
@@ -81,7 +81,7 @@ class TDA(EmbeddingMethod):
 
     def logits(self, z: Tensor, join: bool) -> Tensor:
         """Each image in turn tries to enter the caches, and is predicted by them."""
-        return torch.cat([self._block(part, join) for part in z.split(BLOCK)])
+        return torch.cat([self._block(part, join) for part in z.split(ROWS_AT_ONCE)])
 
     def _block(self, z: Tensor, enter: bool) -> Tensor:
         log_p = self.classifier.log_probabilities(z)

@@ -13,7 +13,7 @@ TITLE = "Classes that gained and lost"
 LEAST = 10.0
 """Points that get the full colour, at least: where nothing changed much, nothing should look as if it did."""
 
-MOST = 100
+MOST_CLASSES = 100
 """Classes up to which every one has its line; of more, as many that changed most."""
 
 Pairs = dict[tuple[str, str], tuple[Score, Score]]
@@ -67,12 +67,14 @@ def _details(run: Run, method: str, pairs: Pairs, full: float) -> Safe:
         if present := [both for domain in run.domains if (both := pairs.get((domain, name)))]:
             before, after = (Score.total(scores) for scores in zip(*present, strict=True))
             totals[name] = before, after
-    most = set(nlargest(MOST, totals, key=lambda name: abs(_change(*totals[name]))))
+    most = set(nlargest(MOST_CLASSES, totals, key=lambda name: abs(_change(*totals[name]))))
     lines: list[Row] = []
     for name in filter(most.__contains__, totals):
         cells = [_cell(pairs.get((domain, name)), full) for domain in run.domains]
         lines.append([name, *cells, _cell(totals[name], full)])
-    which = "by class" if len(most) == len(totals) else f"the {MOST} of {len(totals):,} classes that changed most"
+    which = (
+        "by class" if len(most) == len(totals) else f"the {MOST_CLASSES} of {len(totals):,} classes that changed most"
+    )
     caption = (
         f"{run.method_label(method)}: change against zero-shot, {which}; the last column takes all domains together"
     )

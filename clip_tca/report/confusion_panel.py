@@ -10,7 +10,7 @@ from clip_tca.report.markup import Safe, folded, join, tag
 from clip_tca.report.run import NO_ZERO_SHOT, Run, Section
 
 TITLE = "Confusion before and after"
-MOST = 20
+MOST_CLASSES = 20
 """Classes up to which a heat map can be read."""
 
 LISTED = 25
@@ -29,7 +29,7 @@ def confusions(run: Run) -> Section:
     }
     if not all(ZERO_SHOT in matrices for matrices in by_domain.values()):
         return Section(TITLE, None, "the record has no confusion matrices: evaluate again to have them")
-    few = len(run.classes) <= MOST
+    few = len(run.classes) <= MOST_CLASSES
     intro = (
         "Each row is a true class, each column what its images were called, in percent of the row; "
         "empty is none. Right answers are on the outlined diagonal."

@@ -10,7 +10,7 @@ from clip_tca.report.run import Run, Section
 from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind
 
 TITLE = "Examples of changed predictions"
-KINDS: dict[ExampleKind, tuple[str, str]] = {
+HEADINGS: dict[ExampleKind, tuple[str, str]] = {
     "fixed": ("Fixed", "wrong before, right now"),
     "broken": ("Broken", "right before, wrong now"),
     "still_wrong": ("Still wrong", "another wrong class"),
@@ -36,18 +36,18 @@ def changes(run: Run) -> Section:
 
 
 def _summary(run: Run, method: str, groups: list[ExampleGroup]) -> Safe:
-    totals = {kind: sum(group["counts"][kind] for group in groups) for kind in KINDS}
-    words = ", ".join(f"{totals[kind]:,} {name.lower()}" for kind, (name, _) in KINDS.items())
+    totals = {kind: sum(group["counts"][kind] for group in groups) for kind in HEADINGS}
+    words = ", ".join(f"{totals[kind]:,} {name.lower()}" for kind, (name, _) in HEADINGS.items())
     return join(run.method_label(method), " ", tag("span", words, class_="aside"))
 
 
 def _domain(group: ExampleGroup) -> Safe:
-    kinds = tag("div", *[_kind(group, kind) for kind in KINDS], class_="kinds")
+    kinds = tag("div", *[_kind(group, kind) for kind in HEADINGS], class_="kinds")
     return tag("section", tag("h4", group["domain"]), kinds, class_="changed")
 
 
 def _kind(group: ExampleGroup, kind: ExampleKind) -> Safe:
-    name, meaning = KINDS[kind]
+    name, meaning = HEADINGS[kind]
     total, listed = group["counts"][kind], group[kind]
     title = tag("h5", f"{name}: {total:,}", " ", tag("span", meaning, class_="aside"))
     if not listed:

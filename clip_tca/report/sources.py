@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clip_tca.report.run import Run
-from clip_tca.report.studies_panel import KINDS, StudyRecord
+from clip_tca.report.studies_panel import MEDIA_TYPES, StudyRecord
 from clip_tca.results.record import parse, read_all
 
 
@@ -52,7 +52,7 @@ def is_study(content: object) -> bool:
 
 def _figure(record: Path) -> tuple[str, bytes] | None:
     """The figure beside a study's record."""
-    for suffix, kind in KINDS.items():
+    for suffix, kind in MEDIA_TYPES.items():
         if (path := record.with_suffix(suffix)).is_file():
             return kind, path.read_bytes()
     return None

@@ -8,7 +8,7 @@ from typing import Any
 from clip_tca.report.markup import Content, Safe, data_uri, join, tag
 from clip_tca.report.setup_panel import definitions
 
-KINDS = {".svg": "image/svg+xml", ".png": "image/png"}
+MEDIA_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 """Figures that ``clip-tca study --output PREFIX`` writes beside PREFIX.json, the best first."""
 
 

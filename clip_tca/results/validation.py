@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints, is
 
 from typing_extensions import NotRequired
 
-LARGEST = 2**63
+LARGEST_NUMBER = 2**63
 """Numbers beyond it can't be measurements, and could overflow in what is computed from them."""
 
 _SCALARS = {str: "a string", bool: "true or false", int: "a whole number of at least 0", float: "a finite number"}
@@ -36,7 +36,12 @@ def validate(value: Any, kind: Any, field: str = "") -> None:
             validate(item, fields[name][0] if name in fields else others, f"{field}.{name}" if field else name)
     elif origin is list:
         _expect(isinstance(value, list), value, field, "a list")
-        if arguments[0] is int and value and set(map(type, value)) == {int} and 0 <= min(value) <= max(value) < LARGEST:
+        if (
+            arguments[0] is int
+            and value
+            and set(map(type, value)) == {int}
+            and 0 <= min(value) <= max(value) < LARGEST_NUMBER
+        ):
             return  # a confusion matrix of many classes is long
         for i, item in enumerate(value):
             validate(item, arguments[0], f"{field}[{i}]")
@@ -57,9 +62,9 @@ def _expect(condition: bool, value: Any, field: str, expected: str) -> None:
 
 def _is_scalar(value: Any, kind: type) -> bool:
     if kind is int:
-        return type(value) is int and 0 <= value < LARGEST
+        return type(value) is int and 0 <= value < LARGEST_NUMBER
     if kind is float:
-        return type(value) in (int, float) and abs(value) < LARGEST  # false for NaN, too
+        return type(value) in (int, float) and abs(value) < LARGEST_NUMBER  # false for NaN, too
     return type(value) is kind
 
 

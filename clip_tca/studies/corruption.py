@@ -37,9 +37,9 @@ class Corruption(Study):
     def __post_init__(self) -> None:
         self.kinds = [self.kinds] if isinstance(self.kinds, str) else list(self.kinds)
         for kind in self.kinds:
-            one_of("kinds", kind, tuple(corrupting.KINDS))
+            one_of("kinds", kind, tuple(corrupting.CORRUPTION_KINDS))
         if not self.kinds:
-            raise ValueError(f"kinds: none; allowed are {', '.join(corrupting.KINDS)}")
+            raise ValueError(f"kinds: none; allowed are {', '.join(corrupting.CORRUPTION_KINDS)}")
 
     def measure(self, subject: Subject) -> dict[str, Any]:
         """Both at each severity, for each domain and corruption, and their rank correlation."""

@@ -11,7 +11,7 @@ from PIL import Image
 
 from clip_tca import evaluate
 from clip_tca.cli import main
-from clip_tca.datasets.corrupting import KINDS, SIZE, Corruption
+from clip_tca.datasets.corrupting import CORRUPTION_KINDS, SIZE, Corruption
 from clip_tca.datasets.corruptions import CORRUPTIONS
 from clip_tca.datasets.image_source import ImageSource
 from clip_tca.results.rendering import render
@@ -33,7 +33,7 @@ def grey(level: int = 128) -> Image.Image:
     return Image.new("RGB", (SIZE, SIZE), (level,) * 3)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", CORRUPTION_KINDS)
 def test_a_picture_is_always_corrupted_in_the_same_way(name, scene):
     first, again, other = (Corruption(name, 3)(scene, about) for about in ("a", "a", "b"))
     assert first.size == (SIZE, SIZE)
@@ -43,7 +43,9 @@ def test_a_picture_is_always_corrupted_in_the_same_way(name, scene):
     assert pickle.loads(pickle.dumps(Corruption(name, 3))) == Corruption(name, 3)  # noqa: S301 (our own)
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name != "saturate"])  # its severities go both ways
+@pytest.mark.parametrize(
+    "name", [name for name in CORRUPTION_KINDS if name != "saturate"]
+)  # its severities go both ways
 def test_a_higher_severity_changes_more(name, scene):
     changes = [np.abs(values(Corruption(name, s)(scene, "a")) - values(scene)).mean() for s in range(1, 6)]
     assert changes[4] > changes[0] > 0
@@ -120,7 +122,7 @@ def test_what_can_not_be_applied_is_one_line_and_nothing_is_written(text, reason
 
 
 def test_every_kind_is_one_of_the_published_names():
-    assert [name for name in CORRUPTIONS if name in KINDS] == list(KINDS)
+    assert [name for name in CORRUPTIONS if name in CORRUPTION_KINDS] == list(CORRUPTION_KINDS)
 
 
 def test_embeddings_are_stored_apart_for_each_corruption(tmp_path, monkeypatch, scene):

@@ -86,7 +86,7 @@ def test_only_confident_images_join(task: Task) -> None:
 
 def test_blocks_do_not_matter(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = run(AdaNPC(task), size=len(Z))
-    monkeypatch.setattr(adanpc, "BLOCK", 7)
+    monkeypatch.setattr(adanpc, "ROWS_AT_ONCE", 7)
     torch.testing.assert_close(run(AdaNPC(task), size=len(Z)), expected)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clip_tca.classifier import ZeroShotClassifier
 from clip_tca.methods.base import Task
-from clip_tca.methods.tda import BLOCK, TDA, Cache
+from clip_tca.methods.tda import ROWS_AT_ONCE, TDA, Cache
 
 SCALE = 30.0
 STORED = load_file(Path(__file__).parent / "references" / "tda.safetensors")
@@ -53,7 +53,7 @@ def test_batches_do_not_matter(task: Task, size: int) -> None:
 
 
 def test_more_images_than_one_block(task: Task) -> None:
-    z = Z.repeat(4, 1)[: BLOCK + 50]
+    z = Z.repeat(4, 1)[: ROWS_AT_ONCE + 50]
     torch.testing.assert_close(run(TDA(task), z, size=len(z)), run(TDA(task), z, size=64), atol=1e-4, rtol=0)
 
 

@@ -24,7 +24,7 @@ from clip_tca.cli import main
 from clip_tca.core.checks import visible
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.evaluation.examples import KINDS, changed, kinds, spread
+from clip_tca.evaluation.examples import EXAMPLE_KINDS, changed, kinds, spread
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.evaluation.result_rows import confusion_matrix
 from clip_tca.report.calibration_panel import Bin, pooled
@@ -133,7 +133,7 @@ def test_fixed_minus_broken_is_the_gain_in_right_answers(record):
     for group in groups:
         gain = right[group["method"], group["domain"]] - right["zero-shot", group["domain"]]
         assert group["counts"]["fixed"] - group["counts"]["broken"] == gain
-        assert all(len(group[kind]) == min(2, group["counts"][kind]) for kind in KINDS)
+        assert all(len(group[kind]) == min(2, group["counts"][kind]) for kind in EXAMPLE_KINDS)
     assert sum(sum(group["counts"].values()) for group in groups) > 0
 
 

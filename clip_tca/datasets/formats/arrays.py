@@ -15,7 +15,7 @@ import numpy as np
 from clip_tca.core.remote import Location
 from clip_tca.core.tensors import Array
 from clip_tca.datasets.formats import base
-from clip_tca.datasets.formats.base import LARGEST, ROWS, Block, Shard, Sink, Target, damaged
+from clip_tca.datasets.formats.base import LONGEST_ROW, ROWS, Block, Shard, Sink, Target, damaged
 from clip_tca.datasets.formats.kinds import Kind
 
 
@@ -110,8 +110,8 @@ def check_matrix(where: str, header: ArrayHeader) -> None:
     shape, dtype, fortran = header
     if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
         raise ValueError(f"{where}: shape {tuple(shape)}; a matrix (rows, dimensions) is needed")
-    if shape[1] > LARGEST:
-        raise ValueError(f"{where}: shape {tuple(shape)}; at most {LARGEST} dimensions are allowed")
+    if shape[1] > LONGEST_ROW:
+        raise ValueError(f"{where}: shape {tuple(shape)}; at most {LONGEST_ROW} dimensions are allowed")
     if dtype.kind != "f" or dtype.itemsize > 8:
         raise ValueError(f"{where}: dtype {dtype}; allowed are float16, float32 and float64")
     if fortran:

@@ -25,7 +25,7 @@ ROWS = 8192
 VALUES = 1 << 24
 """Numbers in a block at most: a small file can announce very long rows."""
 
-LARGEST = 1 << 20
+LONGEST_ROW = 1 << 20
 """A row that says it is longer than this is not an embedding."""
 
 STANDARD = Path("-")

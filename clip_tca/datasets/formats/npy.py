@@ -61,7 +61,7 @@ class NpyWriter:
         """Open or create it; ``width`` None is a vector."""
         self.path, self.dtype, self.width, self.row, self.rows = path, dtype, width, 0, rows
         self._checksum = None if rows is None else zlib.crc32(self._header(rows))
-        self._unsaid = 0
+        self._not_dropped = 0
         self.file = path.open("wb", buffering=0)
         self.file.seek(HEAD)
 
@@ -75,9 +75,9 @@ class NpyWriter:
             while left:  # a raw write may stop early, at the edge of a full disk for one
                 left = left[self.file.write(left) :]
         self.row += len(values)
-        self._unsaid += len(content)
-        if self.rows is not None and self._unsaid >= BEHIND and hasattr(os, "posix_fadvise"):
-            self._unsaid = 0
+        self._not_dropped += len(content)
+        if self.rows is not None and self._not_dropped >= BEHIND and hasattr(os, "posix_fadvise"):
+            self._not_dropped = 0
             with suppress(OSError):  # this also has the disk begin to write what it has not written
                 os.posix_fadvise(self.file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clip_tca.core.remote import Location
-from clip_tca.datasets.formats.base import LARGEST, Target
+from clip_tca.datasets.formats.base import LONGEST_ROW, Target
 from clip_tca.datasets.formats.columns import TableShard
 
 
@@ -51,5 +51,5 @@ def _check_runs(metadata: Any) -> None:
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         if group.total_byte_size < 1024 + 64 * group.num_rows:
             most = max((group.column(i).num_values for i in range(group.num_columns)), default=0)
-            if most > LARGEST * max(group.num_rows, 1):
-                raise OSError(f"{most} numbers in {group.num_rows} rows; at most {LARGEST} in each are allowed")
+            if most > LONGEST_ROW * max(group.num_rows, 1):
+                raise OSError(f"{most} numbers in {group.num_rows} rows; at most {LONGEST_ROW} in each are allowed")

@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 
 from clip_tca.core.remote import Location
 from clip_tca.datasets.formats import base
-from clip_tca.datasets.formats.base import LARGEST, ROWS, Target
+from clip_tca.datasets.formats.base import LONGEST_ROW, ROWS, Target
 from clip_tca.datasets.formats.columns import TableShard
 from clip_tca.datasets.formats.npy import read_header
 
 ID, EMBEDDING = "id", "embedding"
-MOST_BYTES = 8 * LARGEST + 4096
+MOST_BYTES = 8 * LONGEST_ROW + 4096
 """A member of more bytes than this is not one embedding."""
 
 
