@@ -39,7 +39,8 @@ def save_adapter(adapter: Adapter, path: str | Location) -> None:
     }
     tensors: dict[str, Tensor] = {}
     values = {name: _split(part, name, tensors) for name, part in parts.items()}
-    options = {name: _plain(value) for name, value in adapter.options().items()}
+    given = {**adapter.options(), "normalize": adapter.normalize}
+    options = {name: _plain(value) for name, value in given.items()}
     record = {"format": FORMAT, "class": type(adapter).__name__, "options": options, "seen": adapter.n_seen_}
     record |= {"solved_at": adapter._solved_at, "values": values}
     text = json.dumps(record)

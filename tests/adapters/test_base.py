@@ -216,7 +216,7 @@ def test_wrong_shapes_are_named(kind, shifted):
             call(torch.randn(24))
         with pytest.raises(TypeError, match="float16, float32 or float64"):
             call(np.ones((4, 24), dtype=np.int32))
-    for few, rows in ((shifted.z[:1], "1 rows"), ([], "0 rows"), (iter([shifted.z[:1]]), "1 rows")):
+    for few, rows in ((shifted.z[:1], "1 row"), ([], "0 rows"), (iter([shifted.z[:1]]), "1 row")):
         with pytest.raises(ValueError, match=f"{rows}; fit needs at least 2"):
             adapter.fit(few)
 
