@@ -29,11 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file
 from benchmarks.measure import Row, seconds
 from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import ROWS_AT_ONCE
-from clip_tca.bulk.application import Application
-from clip_tca.bulk.job import Job
-from clip_tca.bulk.layout import lay_out
+from clip_tca.bulk.one_shard import Output, adapter_key, apply
 from clip_tca.bulk.shards import open_embeddings
-from clip_tca.datasets.formats.base import ROWS, Result
+from clip_tca.datasets.formats.base import ROWS, Result, Target
 
 SHARD = 131_072
 KINDS = ("embeddings", "labels")
@@ -90,11 +88,12 @@ def adapted(source: Path, out: Path) -> Run:
 def copying(source: Path, out: Path) -> float:
     """Seconds on the clock to read a folder of embeddings and to write as many bytes, with nothing computed."""
     embeddings = open_embeddings(str(source))
-    layout = lay_out(embeddings, out, KINDS, np.dtype(np.float16))
-    out.mkdir()
+    for kind in KINDS:
+        (out / kind).mkdir(parents=True)
     began = time.perf_counter()
     for shard in embeddings.shards:
-        sink = layout.sink(out, shard, shard.rows)
+        paths = {kind: out / name for kind, name in shard.outputs(KINDS).items()}
+        sink = shard.sink(Target(paths, Output(shard, out, KINDS).dtypes))
         for part in shard.blocks():
             sink.write(Result({"embeddings": part.z, "labels": np.zeros(len(part), np.int64)}))
         sink.close()
@@ -105,13 +104,12 @@ def second_pass(source: Path, out: Path, turns: int) -> Row:
     """The second pass against the products that it needs."""
     torch.set_num_threads(1)
     embeddings = open_embeddings(str(source))
-    rows, dim = embeddings.rows or 0, embeddings.dim
+    rows, dim = embeddings.rows, embeddings.dim
     tca = LinearTCA(ZeroShotClassifier(np.load(source.parent / "text.npy")))
     tca.fit(block.z for block in embeddings.shards[0].blocks())
     w, weight = tca.W_.float(), tca.folded().weight.T.float()
     ready = torch.nn.functional.normalize(torch.randn(ROWS_AT_ONCE, dim), dim=1)
-    layout = lay_out(embeddings, out, KINDS, np.dtype(np.float16))
-    apply, block = Application(tca, KINDS, torch.device("cpu")), next(embeddings.shards[0].blocks(ROWS))
+    block = torch.from_numpy(next(embeddings.shards[0].blocks(ROWS)).z)
 
     def bare() -> None:
         for _ in range(rows // ROWS_AT_ONCE):
@@ -120,10 +118,11 @@ def second_pass(source: Path, out: Path, turns: int) -> Row:
 
     def compute() -> None:
         for _ in range(rows // ROWS):
-            apply(block)
+            apply(tca, block, KINDS)
 
     def whole() -> None:
-        Job(layout, tca, torch.device("cpu"), loaded="fitted above").run(out, False, lambda _tally: "{}")
+        for shard in embeddings.shards:
+            Output(shard, out, KINDS).adapt(tca, adapter_key(tca))
 
     def copy() -> None:
         copying(source, out)

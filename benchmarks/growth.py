@@ -68,7 +68,7 @@ def draw(costs: dict[str, dict[str, list[tuple[int, float, float]]]], path: Path
                 panel.set_yscale("log")
         axes[0].set_ylabel("seconds, one thread")
         axes[len(costs)].set_ylabel("MB beyond the embeddings")
-        legend_below(figure, axes[0])
+        legend_below(figure, axes[:1])
         others = ", ".join(f"{name} = {value:,}" for name, value in FIXED.items())
         figure.suptitle(f"Cost of a fit; what is not varied: {others}", fontsize=10, color=GREY)
         figure.savefig(path, metadata={"Date": None})

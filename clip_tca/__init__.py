@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clip_tca.adapters.linear import LinearTCA
     from clip_tca.adapters.mlp import MLPTCA
     from clip_tca.adapters.state import load
+    from clip_tca.bulk.one_shard import adapt_shard
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.datasets.embedding_set import load_embeddings
     from clip_tca.evaluation.runner import evaluate
@@ -35,6 +36,7 @@ _HOMES = {
     "Method": "clip_tca.methods.base",
     "Task": "clip_tca.methods.base",
     "ZeroShotClassifier": "clip_tca.classifier",
+    "adapt_shard": "clip_tca.bulk.one_shard",
     "evaluate": "clip_tca.evaluation.runner",
     "label_free_score": "clip_tca.adapters.label_free",
     "load": "clip_tca.adapters.state",
@@ -44,7 +46,7 @@ _HOMES = {
 }
 __all__ = [
     "MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "Method", "Task", "ZeroShotClassifier", "__version__",
-    "evaluate", "label_free_score", "load", "load_embeddings", "register", "render",
+    "adapt_shard", "evaluate", "label_free_score", "load", "load_embeddings", "register", "render",
 ]  # fmt: skip
 
 

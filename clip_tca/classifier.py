@@ -6,7 +6,7 @@ An adapted classifier is one again (:meth:`clip_tca.LinearTCA.folded`), for plai
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Any, Literal, TypeVar, overload
 
@@ -20,7 +20,6 @@ from clip_tca.core.tensors import (
     Array,
     check_labels,
     check_rows,
-    chunks,
     compute_dtype,
     double,
     is_fake,
@@ -31,7 +30,6 @@ from clip_tca.core.tensors import (
 from clip_tca.core.text_towers import Template, bias_of, encode_texts, fill, scale_of
 
 C = TypeVar("C", bound="LinearClassifier")
-
 
 LARGEST_WEIGHT = 1e15
 """Of a weight or bias that can be adapted."""
@@ -65,21 +63,20 @@ class LinearClassifier:
         if rows.shape[0] < 2:
             raise ValueError(f"weight: {rows.shape[0]} class; at least 2 are needed to classify")
         self.weight = rows.to(compute_dtype(rows.dtype))
-        self.bias = self.weight.new_zeros(len(rows)) if bias is None else self._checked_bias(to_tensor(bias, "bias"))
+        given = rows.new_zeros(len(rows)) if bias is None else to_tensor(bias, "bias")
+        if given.shape != rows.shape[:1]:
+            raise ValueError(f"bias: shape {tuple(given.shape)}, but the weight has {len(rows)} classes")
+        check_rows(given[:, None], name="bias")
+        self.bias = given.to(self.weight)
         self.classes = _checked_names(classes, len(rows))
         self.normalize = normalize
 
     @classmethod
     def from_module(cls, module: nn.Module, *, classes: Sequence[str] | None = None) -> LinearClassifier:
-        """The last layer of a model, such as ``model.fc``: a ``torch.nn.Linear``, with or without a bias.
-
-        Raises:
-            TypeError: If the module is another one.
-        """
+        """The last layer of a model, such as ``model.fc``: a ``torch.nn.Linear``, with or without a bias."""
         if not isinstance(module, nn.Linear):
-            raise TypeError(
-                f"module: a {type(module).__name__}; a torch.nn.Linear is needed, the model's last layer (model.fc)"
-            )
+            kind = type(module).__name__
+            raise TypeError(f"module: a {kind}; a torch.nn.Linear is needed, the model's last layer (model.fc)")
         bias = None if module.bias is None else module.bias.detach().clone()
         return LinearClassifier(module.weight.detach().clone(), bias, classes=classes)
 
@@ -95,8 +92,8 @@ class LinearClassifier:
 
     @property
     def unit_rows(self) -> bool:
-        """Whether it is meant for rows of unit length; any head but one of prompts takes features as they are."""
-        return self.normalize
+        """Whether it is meant for rows of unit length, as prompts are; any other head takes features as they are."""
+        return self.normalize or isinstance(self, ZeroShotClassifier)
 
     def prepared(self, z: Tensor) -> Tensor:
         """Rows ``(n, d)`` as it is meant for: of unit length, or as they are."""
@@ -108,8 +105,8 @@ class LinearClassifier:
         return self.weight.device
 
     def fingerprint(self) -> str:
-        """A short hash of weight and bias."""
-        parts = (self.weight, self.bias)
+        """A short hash of everything that decides its scores."""
+        parts = (self.weight, self.bias, torch.tensor(self.normalize))
         content = b"".join(part.cpu().to(torch.float32).numpy().tobytes() for part in parts)
         return hashlib.sha256(content).hexdigest()[:16]
 
@@ -142,11 +139,8 @@ class LinearClassifier:
     def accuracy(self, predicted: Tensor, y: Any) -> float:
         """The share of the ``predicted`` classes ``(n,)`` that are ``y`` ``(n,)``, given as numbers or as names."""
         given = np.asarray(y.cpu() if hasattr(y, "cpu") else y)
-        if given.dtype.kind in "OUS" and self.classes is not None:
-            number = {name: i for i, name in enumerate(self.classes)}
-            if strange := [name for name in given.reshape(-1).tolist() if name not in number]:
-                raise ValueError(f"y: {strange[0]!r} is no class; the classes are {', '.join(self.classes[:10])}")
-            given = np.array([number[name] for name in given.reshape(-1).tolist()])
+        if given.dtype.kind in "OUS":
+            given = np.array(self.numbers_of(given.reshape(-1).tolist(), "y"))
         truth = check_labels(given, len(predicted), self.n_classes, predicted.device)
         return float((predicted == truth).double().mean())
 
@@ -163,15 +157,20 @@ class LinearClassifier:
         return other
 
     def names_of(self, indices: Tensor) -> np.ndarray:
-        """Names ``(n,)`` of classes ``(n,)``.
-
-        Raises:
-            ValueError: If the classifier has none.
-        """
+        """Names ``(n,)`` of classes ``(n,)``; ValueError if the classifier has none."""
         if self.classes is None:
             raise ValueError("names: the classifier has none; give it names: ZeroShotClassifier(text, classes=[…])")
         named: np.ndarray = np.array(self.classes)[indices.cpu().numpy()]
         return named
+
+    def numbers_of(self, names: Collection[str], what: str) -> list[int]:
+        """The numbers of classes by their names; ValueError, with ``what`` they are, if one is no class."""
+        if self.classes is None:
+            raise ValueError(f"{what}: class names, but the classifier has none; give classes= to it, or use numbers")
+        number = {name: i for i, name in enumerate(self.classes)}
+        if strange := [name for name in names if name not in number]:
+            raise ValueError(f"{what}: {strange[0]!r} is no class; the classes are {', '.join(self.classes[:10])}")
+        return [number[name] for name in names]
 
     def __sklearn_clone__(self) -> LinearClassifier:
         """Itself: what scikit-learn's ``clone`` copies is adapters, and g never changes."""
@@ -184,15 +183,8 @@ class LinearClassifier:
     def log_probabilities(self, z: Tensor) -> Tensor:
         """log p ``(n, c)`` of prepared rows, in float64."""
         weight, bias = double(self.weight.to(z.device)), double(self.bias.to(z.device))
-        return torch.cat([torch.addmm(bias, part, weight.T).log_softmax(dim=1) for part in chunks(z)])
-
-    def linear(self) -> nn.Linear:
-        """A ``torch.nn.Linear`` in float32; give it unit embeddings if :attr:`normalize` is set."""
-        layer = nn.Linear(self.dim, self.n_classes, device=self.device)
-        with torch.no_grad():
-            layer.weight.copy_(self.weight)
-            layer.bias.copy_(self.bias)
-        return layer.requires_grad_(False)
+        parts = [torch.addmm(bias, double(part), weight.T).log_softmax(dim=1) for part in z.split(CHUNK)]
+        return torch.cat(parts)
 
     def check_size(self) -> None:
         """Raise ValueError if weight or bias are so large that products with embeddings could overflow float32."""
@@ -200,17 +192,8 @@ class LinearClassifier:
             return
         peak = float(torch.maximum(self.weight.abs().max(), self.bias.abs().max()))
         if peak > LARGEST_WEIGHT:
-            raise ValueError(
-                f"weight and bias reach {peak:.0e}; allowed is up to {LARGEST_WEIGHT:.0e}, lest logits overflow; "
-                "repair the head, or scale it down"
-            )
-
-    def _checked_bias(self, bias: Tensor) -> Tensor:
-        if bias.shape != self.weight.shape[:1]:
-            raise ValueError(f"bias: shape {tuple(bias.shape)}, but the weight has {len(self.weight)} classes")
-        if not is_fake(bias) and not bool(torch.isfinite(bias).all()):
-            raise ValueError("bias: holds NaN or infinity; repair it first")
-        return bias.to(self.weight)
+            allowed = f"allowed is up to {LARGEST_WEIGHT:.0e}, lest logits overflow"
+            raise ValueError(f"weight and bias reach {peak:.0e}; {allowed}; repair the head, or scale it down")
 
 
 class ZeroShotClassifier(LinearClassifier):
@@ -285,11 +268,6 @@ class ZeroShotClassifier(LinearClassifier):
             classes=names,
         )
 
-    @property
-    def unit_rows(self) -> bool:
-        """True: prompts are compared with embeddings of unit length."""
-        return True
-
 
 def told_apart(names: Sequence[str]) -> list[str]:
     """Names of which none occurs twice, as two of ImageNet's do: the second ``missile`` becomes ``missile (2)``."""
@@ -299,9 +277,8 @@ def told_apart(names: Sequence[str]) -> list[str]:
 def _checked_names(classes: Sequence[str] | None, count: int) -> tuple[str, ...] | None:
     if classes is None:
         return None
-    listed = isinstance(classes, Iterable) and not isinstance(classes, (str, Mapping))
-    names = tuple(classes) if listed else ()
-    if not listed or not all(isinstance(name, str) for name in names):
+    names = () if isinstance(classes, (str, Mapping)) or not hasattr(classes, "__iter__") else tuple(classes)
+    if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"classes: {classes!r}; a list of names is needed")
     if len(names) != count:
         raise ValueError(f"classes: {len(names)} names, but there are {count} classes; one name for each is needed")

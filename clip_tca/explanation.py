@@ -9,9 +9,8 @@ verdict got right and wrong.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass
-from statistics import median
-from typing import Any, Literal, TypedDict
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypedDict
 
 from typing_extensions import NotRequired
 
@@ -19,30 +18,22 @@ from clip_tca.core.checks import visible
 
 Verdict = Literal["trusted", "with care", "not here", "little effect"]
 
-MISSED = 0.5
-"""Share of the classes that may be missed; above it nothing is left to align to."""
+MISSED = 0.5  # share of the classes; if more are missed, nothing is left to align to
 SKEWED = (0.1, 0.2)
 """How far class shares of the chosen rows may differ from those of all predictions: above the first with care, above
 the second not at all, because aligning to the chosen aligns class shares too."""
-BLIND = ("uniform", "global", "oracle")
-"""Options ``shares`` that don't say how frequent the classes are; :data:`SKEWED` is for these."""
+BLIND = ("uniform", "global", "oracle")  # SKEWED is for these options ``shares``: they know no frequencies
 MOVED = (0.8, 1.0)
 """Movement, in spreads: above the first with care; above the second the move is larger than what it moves, which only
 an alignment class by class may be."""
-CHANGED = 0.35
-"""Share of changed predictions above which more is changed than zero-shot's uncertainty can explain."""
-LITTLE = 0.02
-"""Share of changed predictions up to which it hardly matters whether they are changed for the better."""
-STILL = 1e-4
-"""Movement, in spreads, up to which nothing moves: the rest is rounding."""
-DOMINANT = 0.8
-"""Weight of one class in the pseudo-source above which it describes that class and not the data (3 classes or more)."""
-UNCERTAIN = 0.1
-"""Mean uncertainty of the chosen, as a share of that of a uniform guess, above which they can't be called certain."""
+CHANGED = 0.35  # share of the predictions; if more change, it is more than zero-shot's uncertainty can explain
+LITTLE = 0.02  # share of changed predictions up to which it hardly matters whether they are changed for the better
+STILL = 1e-4  # movement, in spreads, up to which nothing moves: the rest is rounding
+DOMINANT = 0.8  # weight of one class of three or more, above which the pseudo-source describes that class alone
+UNCERTAIN = 0.1  # mean uncertainty of the chosen above which they can't be called certain; 1 is a uniform guess
 
 WIDTH = 100
-MOST_CLASSES = 12
-"""Classes up to which a table names each of them."""
+MOST_CLASSES = 12  # in the table of classes
 MARKS = ("+", "?", "-")
 MEANING = {
     "trusted": "trusted: nothing speaks against it",
@@ -95,7 +86,6 @@ class Diagnosis(TypedDict):
     shares: NotRequired[list[float]]  # weight of each class in the pseudo-source
     shares_from: NotRequired[str]  # the option ``shares``; "given" for numbers
     uncertainty_mean: NotRequired[float | None]  # of the chosen; 0 is certain, 1 a uniform guess
-    uncertainty_max: NotRequired[float | None]
     agreement: NotRequired[Agreement]  # where shares were estimated
     counts: NotRequired[list[float]]  # soft count of each class
     between: NotRequired[float | None]  # share of the variance between classes
@@ -106,18 +96,11 @@ class Diagnosis(TypedDict):
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Indicator:
+class Indicator(NamedTuple):
     """One sentence with its figure; ``level`` is 0 for reassuring, 1 for a reason for care, 2 for one against."""
 
     level: int
     text: str
-
-
-def judged(diagnosis: Diagnosis, names: list[str]) -> dict[str, Any]:
-    """The verdict with its indicators, ready for JSON."""
-    signs = indicators(diagnosis, names)
-    return {"verdict": verdict(signs, diagnosis), "signs": [asdict(sign) for sign in signs]}
 
 
 def verdict(signs: list[Indicator], diagnosis: Diagnosis) -> Verdict:
@@ -141,54 +124,42 @@ def stands_still(diagnosis: Diagnosis) -> bool:
 
 def indicators(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
     """Every indicator that the figures give; ``names`` are those of the classes."""
-    return [sample_size(diagnosis), coverage(diagnosis, names), *_selection(diagnosis, names), *_effect(diagnosis)]
-
-
-def sample_size(diagnosis: Diagnosis) -> Indicator:
-    """Whether there are enough embeddings for a covariance."""
     n, d = diagnosis["embeddings"], diagnosis["dim"]
-    if n > d:
-        return Indicator(0, f"{n} embeddings for {d} dimensions ({n / d:.1f} each): enough for a covariance.")
-    return Indicator(1, f"{n} embeddings for {d} dimensions: fewer than a covariance needs; most of it is shrinkage.")
-
-
-def missed_classes(diagnosis: Diagnosis) -> tuple[list[int], list[int]]:
-    """Classes that zero-shot never predicts, and those predicted of which nothing was used."""
-    used = diagnosis["chosen"] if "chosen" in diagnosis else diagnosis["counts"]
-    never = [c for c, count in enumerate(diagnosis["predicted"]) if count == 0]
-    return never, [c for c, count in enumerate(used) if count < 1 and c not in never]
+    enough = Indicator(0, f"{n} embeddings for {d} dimensions: enough for a covariance.")
+    few = Indicator(1, f"{n} embeddings for {d} dimensions: fewer than a covariance needs; most of it is shrinkage.")
+    return [
+        enough if n > d else few,
+        coverage(diagnosis, names),
+        *(_selection(diagnosis, names) if "chosen" in diagnosis else []),
+        *_effect(diagnosis),
+    ]
 
 
 def coverage(diagnosis: Diagnosis, names: list[str]) -> Indicator:
     """Whether every class is predicted and used, and which are not."""
-    (never, unused), c = missed_classes(diagnosis), diagnosis["classes"]
-    count = len(never) + len(unused)
-    if not count:
-        return Indicator(0, f"All {c} classes are represented.")
-    parts = [f"{len(never)} never predicted ({class_list(never, names)})"] if never else []
-    parts += [f"{len(unused)} predicted but not used ({class_list(unused, names)})"] if unused else []
-    sentence = f"{count} of {c} classes are missed: {', '.join(parts)}."
+    used = diagnosis["chosen"] if "chosen" in diagnosis else diagnosis["counts"]
+    counts = list(zip(names, diagnosis["predicted"], used, strict=True))
+    never = [name for name, predicted, _ in counts if not predicted]
+    unused = [name for name, predicted, count in counts if predicted and count < 1]
+    missed = len(never) + len(unused)
+    if not missed:
+        return Indicator(0, f"All {len(names)} classes are represented.")
+    parts = [f"{len(never)} never predicted ({_some(never)})"] if never else []
+    parts += [f"{len(unused)} predicted but not used ({_some(unused)})"] if unused else []
+    sentence = f"{missed} of {len(names)} classes are missed: {', '.join(parts)}."
     if never:
         sentence += " A class that is never predicted is either absent, or the model does not recognise it."
-    return Indicator(2 if count / c > MISSED and "chosen" in diagnosis else 1, sentence)
+    return Indicator(2 if missed / len(names) > MISSED and "chosen" in diagnosis else 1, sentence)
 
 
-def skew(chosen: list[int], predicted: list[int]) -> float:
-    """Total variation distance of the class shares of the chosen rows from those of all zero-shot predictions."""
-    total, seen = max(1, sum(chosen)), max(1, sum(predicted))
-    return sum(abs(a / total - b / seen) for a, b in zip(chosen, predicted, strict=True)) / 2
-
-
-def class_list(classes: list[int], names: list[str], most: int = 6) -> str:
-    """The names of some classes, not more than ``most``."""
-    more = f" and {len(classes) - most} more" if len(classes) > most else ""
-    return ", ".join(names[c] for c in classes[:most]) + more
+def _some(names: list[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
-    if "chosen" not in diagnosis:
-        return []
-    total, n, weights = sum(diagnosis["chosen"]), diagnosis["embeddings"], diagnosis["shares"]
+    """What speaks for and against the pseudo-source."""
+    chosen, predicted, weights = diagnosis["chosen"], diagnosis["predicted"], diagnosis["shares"]
+    total, n = sum(chosen), diagnosis["embeddings"]
     if total in (0, n):
         amount = "all" if total else "none"
         return [Indicator(1, f"The pseudo-source is {amount} of the {n} embeddings: there is nothing to align to.")]
@@ -201,32 +172,39 @@ def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
         nearer = f"{after:.0%} of its predictions agree with ConditionalTCA's, {before:.0%} of zero-shot's"
         signs.append(Indicator(int(after < before), f"{nearer}: {'further away' if after < before else 'nearer'}."))
     elif diagnosis["shares_from"] in BLIND:
-        distance = skew(diagnosis["chosen"], diagnosis["predicted"])
+        seen = max(1, sum(predicted))  # the distance is the total variation distance
+        distance = sum(abs(a / total - b / seen) for a, b in zip(chosen, predicted, strict=True)) / 2
         level = sum(distance > limit for limit in SKEWED)
-        off, same = f"{distance:.0%} off those of all predictions", f"those of all predictions but for {distance:.0%}"
-        signs.append(Indicator(level, f"Class shares of the chosen rows are {off if level else same}."))
-    mean = diagnosis["uncertainty_mean"]
-    if mean is not None and mean > UNCERTAIN:
-        signs.append(Indicator(1, f"The chosen are not certain: their uncertainty is {mean:.0%} of a pure guess's."))
-    elif mean is not None:
-        signs.append(Indicator(0, f"The chosen are certain: their uncertainty is {mean:.1%} of a pure guess's."))
+        signs.append(
+            Indicator(level, f"Class shares of the chosen rows are {distance:.0%} off those of all predictions.")
+        )
+    if (mean := diagnosis["uncertainty_mean"]) is not None:
+        certain = "not certain" if mean > UNCERTAIN else "certain"
+        text = f"The chosen are {certain}: their uncertainty is {mean:.1%} of a pure guess's."
+        signs.append(Indicator(int(mean > UNCERTAIN), text))
     return signs
 
 
 def _effect(diagnosis: Diagnosis) -> list[Indicator]:
+    """How far embeddings move, and how many predictions change."""
     movement, changed = diagnosis["movement"] or 0.0, diagnosis["changed"]
     level = sum(movement > limit for limit in (MOVED if "chosen" in diagnosis else MOVED[:1]))
     distance = ("less than", "nearly as far as", "further than")[level]
     moved = f"Embeddings move by {movement:.2f} of their spread: {distance} they lie apart."
-    signs = [Indicator(level, "No embedding moves." if stands_still(diagnosis) else moved)]
-    if changed is not None and changed > CHANGED:
-        signs.append(Indicator(2, f"{changed:.1%} of the predictions change, more than uncertainty can explain."))
-    elif changed:
-        bound = f"accuracy can't change by more than {100 * changed:.1f} points"
-        signs.append(Indicator(0, f"{changed:.1%} of the predictions change: {bound}."))
-    elif changed is not None:
-        signs.append(Indicator(0, "0.0% of the predictions change: accuracy stays as it is."))
-    return signs
+    if stands_still(diagnosis):
+        moved = "No embedding moves."
+    if diagnosis.get("kept"):
+        moved = "No embedding moves: zero-shot is sure of the predictions that would change."
+    signs = [Indicator(level, moved)]
+    if changed is None:
+        return [
+            *signs,
+            Indicator(0, "How many predictions change is not known: no sample is kept, or another predicted."),
+        ]
+    meaning = f"accuracy can't change by more than {100 * changed:.1f} points"
+    if changed > CHANGED:
+        meaning = "more than uncertainty can explain"
+    return [*signs, Indicator(2 * (changed > CHANGED), f"{changed:.1%} of the predictions change: {meaning}.")]
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------
@@ -237,7 +215,7 @@ def explanation(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     names = [visible(name) for name in names]
     signs = indicators(diagnosis, names)
     return [
-        *wrapped([f"{diagnosis['kind']} was fitted to {diagnosis['embeddings']} embeddings. {_changes(diagnosis)}"]),
+        f"{diagnosis['kind']} was fitted to {diagnosis['embeddings']} embeddings.",
         *([ORACLE] if diagnosis.get("shares_from") == "oracle" else []),
         f"Can it be trusted?  {MEANING[verdict(signs, diagnosis)]}.",
         *wrapped([f"  {MARKS[sign.level]} {sign.text}" for sign in signs], "    "),
@@ -258,16 +236,6 @@ def wrapped(paragraphs: list[str], indent: str = "  ") -> list[str]:
     return [line for text in paragraphs for line in textwrap.wrap(text, WIDTH, subsequent_indent=indent)]
 
 
-def _changes(diagnosis: Diagnosis) -> str:
-    if diagnosis.get("kept"):
-        return "It changes nothing: zero-shot is sure of the predictions that would change."
-    if stands_still(diagnosis):
-        return "It changes nothing."
-    if diagnosis["changed"] is None:
-        return "How many predictions change is not known: no embeddings are kept, or another method predicted."
-    return f"It changes {diagnosis['changed']:.1%} of the predictions."
-
-
 def _target(diagnosis: Diagnosis) -> list[str]:
     if "chosen" in diagnosis:
         total, n = sum(diagnosis["chosen"]), diagnosis["embeddings"]
@@ -279,29 +247,21 @@ def _target(diagnosis: Diagnosis) -> list[str]:
 
 
 def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
-    """A table of the classes, or their range where there are many."""
-    columns: dict[str, list[Any]] = {"predicted": list(diagnosis["predicted"])}
+    """A table of the classes; of many classes, those that are predicted most often."""
+    predicted = diagnosis["predicted"]
+    columns = {"class": names, "predicted": [str(count) for count in predicted]}
     if "chosen" in diagnosis:
-        columns |= {"chosen": diagnosis["chosen"], "weight": diagnosis["shares"]}
+        columns["chosen"] = [str(count) for count in diagnosis["chosen"]]
+        columns["weight"] = [f"{share:.1%}" for share in diagnosis["shares"]]
     else:
-        columns["estimated"] = [round(count) for count in diagnosis["counts"]]
-
-    def cell(title: str, value: float) -> str:
-        return f"{value:.1%}" if title == "weight" else f"{value:.12g}"
-
-    if len(names) <= MOST_CLASSES:
-        table = [["class", *names]]
-        table += [[title, *(cell(title, value) for value in values)] for title, values in columns.items()]
-        width = max(map(len, table[0]))
-        rows = zip(*table, strict=True)
-        return [f"  {name:{width}}" + "".join(f"{value:>11}" for value in values) for name, *values in rows]
-    lines = []
-    for title, values in columns.items():
-        least, middle, most = (cell(title, value) for value in (min(values), median(values), max(values)))
-        lines.append(f"  {title}: {least} to {most} a class, median {middle}")
-    order = sorted(range(len(names)), key=lambda c: values[c])
-    ends = f"  Most {title}: {class_list(order[:-6:-1], names)}; least: {class_list(order[:5], names)}."
-    return [*lines, *wrapped([ends], "    ")]
+        columns["estimated"] = [f"{count:.0f}" for count in diagnosis["counts"]]
+    shown: Sequence[int] = range(len(names))
+    if len(names) > MOST_CLASSES:
+        shown = sorted(shown, key=lambda c: predicted[c], reverse=True)[:MOST_CLASSES]
+    rows = [list(columns), *([values[c] for values in columns.values()] for c in shown)]
+    width = max(len(name) for name, *_ in rows)
+    lines = [f"  {name:{width}}" + "".join(f"{value:>11}" for value in values) for name, *values in rows]
+    return lines + [f"  and {len(names) - len(shown)} classes predicted less often"] * (len(shown) < len(names))
 
 
 def _shift(diagnosis: Diagnosis) -> list[str]:

@@ -25,7 +25,7 @@ from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.explanation import indicators, verdict
-from clip_tca.results.gains import half_width
+from clip_tca.results.explanation import half_width
 
 METHODS: dict[str, Callable[[ZeroShotClassifier], Adapter]] = {
     "LinearTCA": LinearTCA,

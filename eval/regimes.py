@@ -39,7 +39,7 @@ from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.methods.base import Method, Task
 from clip_tca.methods.registry import BASES, base_method
-from clip_tca.studies.scores import accuracy
+from clip_tca.studies.frame import accuracy
 
 METHODS = ("linear-tca", "conditional-tca")
 BATCH = 64

@@ -6,8 +6,8 @@ The layout is DIR/domain/class/image (DIR/class/image for one domain). A file DI
 the prompts. Without DIR some of the demo's pictures are written as files. Prints the counts, the prompts, and the table
 of ``clip-tca eval --dataset folder --data-dir DIR --model demo --class-names DIR/classes.txt`` for three methods.
 
-A *benchmark*, with other names for its folders and published counts to check, is an entry of the package itself: a
-``Benchmark`` in clip_tca/datasets/registry.py, and its classes, one a line, in prompts/classes/NAME.txt.
+A *benchmark*, with other names for its folders and published counts to check, belongs to the package itself: an
+entry in eval/benchmarks.json, and its classes, one a line, in prompts/classes/NAME.txt.
 """
 
 import json

@@ -18,8 +18,8 @@ class FileServer(ThreadingHTTPServer):
     """The server: ``requests`` are the names asked for, each with its Range.
 
     A file in ``faults`` is ``truncated`` (each answer ends after a third of what is left), ``stuck`` (it ends after the
-    first byte, and then nothing comes), ``slow`` (half comes, and the rest never), ``deaf`` (it ignores ranges),
-    ``page`` (HTML instead), or ``asks`` (the page of Google Drive, unless its ``uuid`` is sent back).
+    first byte, and then nothing comes), ``slow`` (half comes, and the rest never), ``deaf`` (it ignores ranges), or
+    ``page`` (HTML instead).
     """
 
     def __init__(self, files: dict[str, bytes], faults: dict[str, str] | None = None) -> None:
@@ -44,16 +44,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Stay silent."""
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        name, asked = address.path[1:], self.headers.get("Range", "")
+        name, asked = urlsplit(self.path).path[1:], self.headers.get("Range", "")
         self.server.requests.append((name, asked))
         fault, content = self.server.faults.get(name), self.server.files.get(name)
         if content is None:
             return self.send_error(404)
-        if fault == "page" or (fault == "asks" and "uuid=17" not in address.query):
-            fields = '<input type="hidden" name="id" value="x"><input type="hidden" name="uuid" value="17">'
-            form = f'<form action="{self.server.url(name)}">{fields}</form>' if fault == "asks" else ""
-            return self._send(200, f"<html>{form}</html>".encode(), {"Content-Type": "text/html"})
+        if fault == "page":
+            return self._send(200, b"<html>sign in</html>", {"Content-Type": "text/html"})
         tag = f'"{hashlib.sha256(content).hexdigest()}"'
         start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and fault != "deaf" else 0
         if self.headers.get("If-Range", tag) != tag:

@@ -28,7 +28,7 @@ def hostile(record: dict[str, Any]) -> dict[str, Any]:
     odd = copy.deepcopy(record)
     script, quotes, end = HOSTILE
     classes = {old: f"{HOSTILE[i % 3]} {i}" for i, old in enumerate(odd["data"]["classes"])}
-    domains = {"clean": f"clean {quotes}", "skewed": f"skewed \udcff\n{end}"}
+    domains = {"clean": f"clean \u202e{quotes}", "skewed": f"skewed \udcff\n{end}"}
     methods = {"conditional-tca": f"conditional {script}"}
     odd["dataset"] = f"set {script}"
     odd["data"]["classes"] = list(classes.values())
@@ -55,3 +55,20 @@ def hostile(record: dict[str, Any]) -> dict[str, Any]:
                 image.update(name=quotes, thumbnail=f"AAAA{quotes}")
     odd["cost"]["methods"] = {methods.get(name, name): spent for name, spent in odd["cost"]["methods"].items()}
     return odd
+
+
+def scored(record: dict[str, Any], correct: dict[str, int], **changes: Any) -> dict[str, Any]:
+    """The record with so many right answers of 1000 in each domain, by method; other methods have 100."""
+    other = {**copy.deepcopy(record), **changes}
+    for row in other["rows"]:
+        give(row, correct.get(row["method"], 100))
+    return other
+
+
+def give(row: dict[str, Any], right: int) -> None:
+    """Let a row have so many right answers of 1000, all of the first class."""
+    row.update(correct=right, images=1000, divisor=1000, accuracy=right / 10)
+    first, *rest = row["per_class"].values()
+    first.update(correct=right, images=1000, accuracy=right / 10)
+    for score in rest:
+        score.update(correct=0, images=0, accuracy=None)

@@ -14,8 +14,8 @@ solution is due:
 else only reads.
 
 A subclass declares its options as fields. It says what it keeps of a stream (``_start``), how it adds rows
-(``_observe``), how it solves (``_solve``) and how it applies the solution (``_move``, ``_score``). What ``_solve``
-returns becomes attributes with a trailing underscore.
+(``_observe``) and how it solves (``_solve``); what that returns becomes attributes with a trailing underscore. If the
+solution is not a linear map, it also says how to apply it (``_move``, ``_score``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
-from numbers import Real  # NumPy's scalars are such too
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
@@ -34,20 +33,10 @@ import torch
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.checks import check_flag, check_whole, one_of
+from clip_tca.core.checks import check_flag, check_number, check_whole, one_of
 from clip_tca.core.conversion import is_batches
 from clip_tca.core.remote import Location
-from clip_tca.core.tensors import (
-    CHUNK,
-    Array,
-    check_labels,
-    check_logits,
-    check_rows,
-    compute_dtype,
-    is_fake,
-    like,
-    to_tensor,
-)
+from clip_tca.core.tensors import CHUNK, Array, check_labels, check_rows, compute_dtype, like, to_tensor
 from clip_tca.core.tensors import unit as unit_rows
 
 log = logging.getLogger("clip_tca.adapters")
@@ -103,8 +92,8 @@ class Adapter(ABC):
             """Learned attributes, which have a trailing underscore."""
 
     _growth = 1.0  # new images, as a share of those solved for, after which a stream solves again
-    _estimator_type = "classifier"  # what scikit-learn before 1.6 asks for
     _observed = cast("Any", None)
+    _device = cast("torch.device | None", None)
     _solved_at = 0
     _names = cast("tuple[str, ...]", ())
 
@@ -139,13 +128,13 @@ class Adapter(ABC):
     def _solve(self, observed: Any) -> dict[str, Tensor]:
         """What is learned from everything observed, by attribute name without the underscore."""
 
-    @abstractmethod
     def _move(self, z: Tensor) -> Tensor:
         """Adapted embeddings of prepared rows."""
+        return torch.addmm(self.offset_.to(z), z, self.W_.to(z))
 
-    @abstractmethod
     def _score(self, z: Tensor) -> Tensor:
         """Adapted logits of prepared rows."""
+        return torch.addmm(self.bias_.to(z), z, self.weight_.to(z))
 
     @abstractmethod
     def _warn(self) -> None:
@@ -176,27 +165,23 @@ class Adapter(ABC):
         batches = is_batches(z)
         if batches and (labels is not None or logits is not None):
             raise ValueError("embeddings: an iterable of batches goes without labels and logits; give one matrix")
-        observed, seen = None, 0
+        observed, device, seen = None, None, 0
         for batch in z if batches else [z]:
-            rows = self._checked(batch)
+            rows = self._checked(batch, device)
             if observed is None:
                 self.check_options()
                 self._check_labels_given(labels is not None)
                 observed, device = self._start(), rows.device
-            check_device(rows, device)
-            scores, c = self._checked_logits(logits, rows), self.classifier.n_classes
-            truth = None if labels is None else check_labels(labels, len(rows), c, device)
+            scores = None if logits is None else self._checked_logits(logits, rows)
+            truth = None if labels is None else check_labels(labels, len(rows), self.classifier.n_classes, rows.device)
             self._observe_all(observed, rows, scores, truth if self.uses_labels else None)
             seen += len(rows)
         if seen < 2:
-            raise ValueError(
-                f"embeddings: {seen} row{'s' * (seen != 1)}; fit needs at least 2 (partial_fit takes single images)"
-            )
+            rows_seen = f"{seen} row{'s' * (seen != 1)}"
+            raise ValueError(f"embeddings: {rows_seen}; fit needs at least 2 (partial_fit takes single images)")
         learned = self._solve(observed)  # until here, an earlier fit stays as it was
-        self._begin(observed, device, seen)
+        self._begin(observed, rows.device, seen)
         self._learn(learned)
-        if not batches and not is_fake(rows) and all(torch.equal(rows[: len(x)], x) for x in rows[1:].split(CHUNK)):
-            log.warning("%s: all %d embeddings are identical", type(self).__name__, seen)
         self._warn()
         return self
 
@@ -208,13 +193,12 @@ class Adapter(ABC):
 
         Everything seen so far counts the same. ``y`` is ignored; ``logits`` are as in :meth:`fit`.
         """
-        rows = self._checked(batch)
-        scores = self._checked_logits(logits, rows)
+        rows = self._checked(batch, self._device)
+        scores = None if logits is None else self._checked_logits(logits, rows)
         self._check_labels_given(False)
         if self._observed is None:
             self.check_options()
             self._begin(self._start(), rows.device)
-        check_device(rows, self._device)
         if self._waiting and (scores is None) != (self._waiting[-1][1] is None):
             self._settle()
         rows = rows.clone()  # the caller may use its tensor again
@@ -240,14 +224,13 @@ class Adapter(ABC):
         self._observed, self._device, self.n_seen_, self._solved_at = observed, device, seen, 0
         self._waiting: list[tuple[Tensor, Tensor | None]] = []
         self._unchecked: list[Tensor] = []
-        self._waiting_images = self._unchecked_images = 0
+        self._waiting_images = 0
         self._overruled, self._checked_images = torch.zeros(self.classifier.n_classes, device=device), 0
 
     def _learn(self, learned: dict[str, Tensor]) -> None:
         for name, value in learned.items():
             setattr(self, f"{name}_", value)
         self._names = tuple(learned)
-        self._converted: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
         self._solved_at = self.n_seen_
 
     def _observe_all(self, observed: Any, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
@@ -270,15 +253,14 @@ class Adapter(ABC):
         if self.refresh != "auto" or not self._solved_at:
             return not self._solved_at or new >= int(self.refresh)
         self._unchecked.append(rows[-MOST_CHECKED:])
-        self._unchecked_images += len(self._unchecked[-1])
-        overruled = self._unchecked_images >= CHECKED_IMAGES and self._is_overruled()
+        overruled = sum(map(len, self._unchecked)) >= CHECKED_IMAGES and self._is_overruled()
         grown = new >= max(CHECKED_IMAGES, (5 if self._observed.full else self._growth) * self._solved_at)
         return overruled or grown
 
     def _is_overruled(self) -> bool:
         """Whether the map overrules g on far more of the unchecked images of some class than is usual."""
         z, g = self._prepared(torch.cat(self._unchecked)), self.classifier
-        self._unchecked, self._unchecked_images = [], 0
+        self._unchecked = []
         zero_shot = g.predict(z)
         overruled = torch.bincount(zero_shot[self._score(z).argmax(dim=1) != zero_shot], minlength=g.n_classes)
         usual = self._overruled * (len(z) / (self._checked_images + CHECKED_IMAGES))
@@ -319,16 +301,10 @@ class Adapter(ABC):
         return self.classifier.accuracy(self._applied(z, self._score)[0].argmax(dim=1), y)
 
     def folded(self) -> LinearClassifier:
-        """The adapted classifier as plain weight and bias: predicting after adaptation costs what it did before.
-
-        Raises:
-            ValueError: For a map that is not linear.
-        """
+        """The adapted classifier as plain weight and bias: predicting costs what it did before adaptation."""
         self._require_fitted()
         if not self.linear:
-            raise ValueError(
-                f"{type(self).__name__} is not linear and can't be folded; use LinearTCA or ConditionalTCA"
-            )
+            raise ValueError(f"{type(self).__name__} is not linear; use LinearTCA or ConditionalTCA")
         weight, bias = self.weight_.T.clone(), self.bias_.clone()
         return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=self._scales)
 
@@ -353,13 +329,6 @@ class Adapter(ABC):
     def _scales(self) -> bool:
         """Whether rows are scaled to unit length."""
         return self.classifier.unit_rows if self.normalize is None else self.normalize
-
-    def _learned(self, name: str, z: Tensor) -> Tensor:
-        """A learned tensor in the dtype and on the device of ``z``, converted once for each solution."""
-        key = (name, z.device, z.dtype)
-        if key not in self._converted:
-            self._converted[key] = getattr(self, f"{name}_").to(z.device, z.dtype)
-        return self._converted[key]
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -402,18 +371,14 @@ class Adapter(ABC):
         return {**given, "normalize": self._scales}
 
     def set_params(self: A, **params: Any) -> A:
-        """Change arguments of the constructor; what was learned with the earlier ones is forgotten.
-
-        Raises:
-            ValueError: If there is no such argument.
-        """
+        """Change arguments of the constructor; what was learned with the earlier ones is forgotten."""
         allowed = list(self.get_params())
         if unknown := [name for name in params if name not in allowed]:
             raise ValueError(f"{type(self).__name__}: no parameter {unknown[0]!r}; allowed are {', '.join(allowed)}")
         for name, value in params.items():
             setattr(self, name, value)
         if params:
-            self._observed, self._solved_at = None, 0
+            self._observed, self._device, self._solved_at = None, None, 0
             for name in ("n_seen", *self._names):
                 vars(self).pop(f"{name}_", None)
         return self
@@ -439,14 +404,13 @@ class Adapter(ABC):
         return self._solved_at > 0
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags
+        from sklearn.utils import ClassifierTags, Tags, TargetTags, TransformerTags
 
         return Tags(
             estimator_type="classifier",
             target_tags=TargetTags(required=False),
             transformer_tags=TransformerTags(preserves_dtype=["float64", "float32"]),
             classifier_tags=ClassifierTags(poor_score=True),
-            input_tags=InputTags(),
         )
 
     # -- checks --------------------------------------------------------------------------------------------------------
@@ -456,7 +420,8 @@ class Adapter(ABC):
             kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", NotFittedError)
             raise kind(f"{type(self).__name__} is not fitted yet; call fit(z) or partial_fit(batch) first")
 
-    def _checked(self, z: object) -> Tensor:
+    def _checked(self, z: object, device: torch.device | None = None) -> Tensor:
+        """Embeddings as rows; those of a stream have to be on the ``device`` on which it began."""
         if not isinstance(self.classifier, LinearClassifier):
             kind = type(self.classifier).__name__
             raise TypeError(
@@ -465,11 +430,17 @@ class Adapter(ABC):
             )
         rows = to_tensor(z)
         check_rows(rows, self.classifier.dim)
+        if device not in (None, rows.device):
+            raise ValueError(f"embeddings: on {rows.device}, but this stream began on {device}; move the batch")
         return rows
 
-    def _checked_logits(self, logits: Tensor | np.ndarray | None, rows: Tensor) -> Tensor | None:
-        """Another method's class scores of the rows."""
-        return check_logits(logits, rows, self.classifier.n_classes)
+    def _checked_logits(self, logits: Tensor | np.ndarray, rows: Tensor) -> Tensor:
+        """Another method's class scores of the rows, on their device."""
+        scores, needed = to_tensor(logits, "logits"), (len(rows), self.classifier.n_classes)
+        if scores.shape != needed:
+            raise ValueError(f"logits: shape {tuple(scores.shape)}, but {needed} is needed: (embeddings, classes)")
+        check_rows(scores, name="logits")
+        return scores.to(rows.device)
 
     def _check_labels_given(self, given: bool) -> None:
         if self.uses_labels and not given:
@@ -477,12 +448,6 @@ class Adapter(ABC):
                 "shares: 'oracle' counts the true labels of the whole test set; call fit(z, labels=…), "
                 "or choose one that needs none: estimated, uniform, predicted, global"
             )
-
-
-def check_device(rows: Tensor, device: torch.device) -> None:
-    """Raise ValueError unless the rows of a stream are on one device."""
-    if rows.device != device:
-        raise ValueError(f"embeddings: on {rows.device}, but this stream began on {device}; move the batch")
 
 
 # -- class shares ------------------------------------------------------------------------------------------------------
@@ -504,20 +469,15 @@ def share_vector(shares: Any, classifier: LinearClassifier) -> Tensor:
     """
     c = classifier.n_classes
     if isinstance(shares, dict):
-        names = classifier.classes
-        if names is None:
-            raise ValueError("shares: class names, but the classifier has none; give classes= to it, or a list")
-        if strange := [name for name in shares if name not in names]:
-            raise ValueError(f"shares: {strange[0]!r} is no class; the classes are {', '.join(names[:10])}")
-        if missing := [name for name in names if name not in shares]:
+        given = dict(zip(classifier.numbers_of(shares, "shares"), shares.values(), strict=True))
+        if missing := [name for i, name in enumerate(classifier.class_names()) if i not in given]:
             raise ValueError(f"shares: none for {missing[0]!r}; name every class, absent ones with 0")
-        shares = [shares[name] for name in names]
+        shares = [given[i] for i in range(c)]
     values = shares.reshape(-1).tolist() if isinstance(shares, (Tensor, np.ndarray)) else list(shares)
     if len(values) != c:
         raise ValueError(f"shares: {len(values)} numbers for {c} classes; give one for each class, in their order")
     for share in values:
-        if isinstance(share, bool) or not isinstance(share, Real) or not 0 <= float(share) < float("inf"):
-            raise ValueError(f"shares: {share!r}; a number ≥ 0 is needed for each class")
+        check_number("shares", share)
     vector = torch.tensor([float(share) for share in values], dtype=torch.float64)
     if not float(vector.sum()) > 0:
         raise ValueError("shares: all are 0; at least one class must be present")

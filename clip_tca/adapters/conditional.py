@@ -37,12 +37,11 @@ The safeguards, in the order of the functions below:
   if ``shares`` are not estimated. Below 8 images g is kept as well.
 
 The logits of (1) are over-confident in d dimensions. They are divided by one temperature, at which the mean confidence
-is that of g plus 0.3 for each changed prediction, up to 0.99. ``transform`` makes the
-smallest move after which g agrees with q: z′ = z + (logits − logits⁰)·pinv(W), with W the centred weights of g.
+is that of g plus 0.3 for each changed prediction, up to 0.99. ``transform`` makes the smallest move after which g
+agrees with q: z′ = z + (logits − logits⁰)·pinv(W), with W the centred weights of g.
 
 All rounds work along the principal axes of the rows, where the total scatter is diagonal: with fewer classes than
-dimensions a round then costs n·d·c in place of n·d². eval/defaults.md has the
-evidence for some of the constants.
+dimensions a round then costs n·d·c in place of n·d². eval/defaults.md has the evidence for some of the constants.
 
 Related work: TransCLIP (Zanella et al., NeurIPS 2024) and StatA (Zanella et al., CVPR 2025) fit Gaussians with a
 KL-to-text term by block updates; Wang et al. (ICLR 2024) use Gaussian discriminant analysis with labelled shots;
@@ -174,18 +173,17 @@ class Statistics(NamedTuple):
     support: Tensor
     sums: Tensor
 
-    @classmethod
-    def empty(cls, rows: Rows) -> Statistics:
-        """Zeros."""
-        counts, squares, support = rows.scatter.new_zeros(3, rows.log_p.shape[1])
-        return cls(counts, squares, support, rows.scatter.new_zeros(len(counts), len(rows.scatter)))
 
-    def add(self, y: Tensor, q: Tensor, log_p: Tensor) -> None:
-        """Add rows ``y`` ``(m, r)`` with q and log p⁰, both ``(m, c)``."""
-        self.counts.add_(q.sum(dim=0))
-        self.squares.add_(q.square().sum(dim=0))
-        self.support.add_((q * log_p.exp()).sum(dim=0))
-        self.sums.add_(q.T @ y)
+def soft_statistics(rows: Rows, q: Tensor) -> Statistics:
+    """The sums over q ``(n, c)``."""
+    counts, squares, support = rows.scatter.new_zeros(3, q.shape[1])
+    sums = rows.scatter.new_zeros(len(counts), len(rows.scatter))
+    for y, log_p, part in zip(*(x.split(ROWS_AT_ONCE) for x in (rows.y, rows.log_p, q)), strict=True):
+        counts += part.sum(dim=0)
+        squares += part.square().sum(dim=0)
+        support += (part * log_p.exp()).sum(dim=0)
+        sums += part.T @ y
+    return Statistics(counts, squares, support, sums)
 
 
 class Gaussians(NamedTuple):
@@ -287,11 +285,6 @@ def imbalance_is_artefact(unequal: Tensor, predicted: Tensor) -> Tensor:
     return (unequal < 0.4) & (unequal < torch.where(unequal < 0.3, 1.1, 0.75) * imbalance(predicted))
 
 
-def no_prior(support: Tensor) -> Tensor:
-    """Zeros ``(c,)``."""
-    return torch.zeros_like(support)
-
-
 def agreed_prior(support: Tensor, cap: Tensor) -> Tensor:
     """γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic = ``support`` ``(c,)``; the imbalance counts up to ``cap``."""
     prior = (support + 1) / (support.sum() + len(support))
@@ -318,9 +311,9 @@ class Estimate(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where EM starts: the temperature of g, and the statistics, Gaussians and yᵢᵀS⁻¹yᵢ ``(n,)`` of the first round."""
+    """Where EM starts: q ``(n, c)``, and the statistics, Gaussians and yᵢᵀS⁻¹yᵢ ``(n,)`` of the first round."""
 
-    temperature: float
+    q: Tensor
     soft: Statistics
     gaussians: Gaussians
     lengths: Tensor
@@ -328,18 +321,17 @@ class Start(NamedTuple):
 
 def start_at(rows: Rows, temperature: float, local: Tensor, a: float) -> Start:
     """The first q is g at ``temperature``, the first S has the shape ``local`` ``(r, r)``."""
-    soft = Statistics.empty(rows)
-    for y, log_p in zip(rows.y.split(ROWS_AT_ONCE), rows.log_p.split(ROWS_AT_ONCE), strict=True):
-        soft.add(y, (log_p / temperature).softmax(dim=1), log_p)
+    q = (rows.log_p / temperature).softmax(dim=1)
+    soft = soft_statistics(rows, q)
     gaussians = class_gaussians(rows, soft, a, local)
     lengths = torch.cat([gaussians.squared_lengths(y) for y in rows.y.split(ROWS_AT_ONCE)])
-    return Start(temperature, soft, gaussians, lengths)
+    return Start(q, soft, gaussians, lengths)
 
 
 def responsibilities(
     rows: Rows, q: Tensor, gaussians: Gaussians, lengths: Tensor | None, log_prior: Tensor, trust: Tensor, anchor: float
-) -> Statistics:
-    """Replace q ``(n, c)`` by equation (1), each row without its own share of m_c; returns the statistics of the new q.
+) -> None:
+    """Replace q ``(n, c)`` by equation (1), each row without its own share of m_c.
 
     ``lengths`` ``(n,)`` are yᵢᵀS⁻¹yᵢ, if they are known.
     """
@@ -347,7 +339,6 @@ def responsibilities(
     weight = (trust * precision_means).to(q)
     bias = (-0.5 * trust * (gaussians.means * precision_means).sum(dim=1)).to(q)
     half, totals, log_prior = (-0.5 * trust).to(q), gaussians.totals.to(q), log_prior.to(q)
-    soft = Statistics.empty(rows)
     for start in range(0, len(q), ROWS_AT_ONCE):
         place = slice(start, start + ROWS_AT_ONCE)
         y, log_p, part = rows.y[place], rows.log_p[place], q[place]
@@ -355,8 +346,6 @@ def responsibilities(
         density = torch.addmm(bias, y, weight.T).add_((half * length)[:, None])
         density.div_(part.div_(totals).neg_().add_(1).square_())  # leave one out
         torch.softmax(density.add_(log_prior).add_(log_p, alpha=anchor), dim=1, out=part)
-        soft.add(y, part, log_p)
-    return soft
 
 
 def expectation_maximization(
@@ -367,14 +356,13 @@ def expectation_maximization(
     ``prior`` makes γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic ``(c,)``. Rounds that change nothing are left out.
     """
     n, c = rows.log_p.shape
-    q, soft = torch.empty_like(rows.log_p), start.soft
-    for log_p, part in zip(rows.log_p.split(ROWS_AT_ONCE), q.split(ROWS_AT_ONCE), strict=True):
-        torch.softmax(log_p / start.temperature, dim=1, out=part)
+    q, soft = start.q.clone(), start.soft
     for step in range(rounds):
         gaussians, lengths = (class_gaussians(rows, soft, a), None) if step else (start.gaussians, start.lengths)
         log_prior = prior(soft.support)
         trust = ((step + 1) / ramp).clamp_max(1.0) * min(1.0, n / (8 * c))
-        before, soft = soft, responsibilities(rows, q, gaussians, lengths, log_prior, trust, anchor)
+        responsibilities(rows, q, gaussians, lengths, log_prior, trust, anchor)
+        before, soft = soft, soft_statistics(rows, q)
         if step >= MAY_STOP and not is_fake(q) and bool((soft.counts - before.counts).abs().max() < NO_CHANGE):
             break
     return Estimate(q, soft, gaussians, log_prior, trust)
@@ -443,7 +431,7 @@ def fit_conditional(
 
     g_labels = rows.log_p.argmax(dim=1)
     if shares is None:
-        unequal = imbalance(expectation_maximization(rows, start, 2, no_prior, one, anchor, a).soft.support)
+        unequal = imbalance(expectation_maximization(rows, start, 2, torch.zeros_like, one, anchor, a).soft.support)
         if n >= 8 * c:
             predicted = torch.zeros_like(g_bias).index_add(0, g_labels, torch.ones_like(double(z[:, 0])))
             unequal = torch.where(imbalance_is_artefact(unequal, predicted), 0.0, unequal)
@@ -580,9 +568,8 @@ class ConditionalTCA(Adapter):
     def _observe(self, observed: EvenSample, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
         observed.add(z)
 
-    def _checked_logits(self, logits: Tensor | np.ndarray | None, rows: Tensor) -> None:
-        if logits is not None:
-            raise ValueError("logits: ConditionalTCA estimates class by class from its own classifier; use LinearTCA")
+    def _checked_logits(self, logits: Tensor | np.ndarray, rows: Tensor) -> Tensor:
+        raise ValueError("logits: ConditionalTCA estimates class by class from its own classifier; use LinearTCA")
 
     def _solve(self, observed: EvenSample) -> dict[str, Tensor]:
         z, g = observed.rows(), self.classifier
@@ -601,12 +588,6 @@ class ConditionalTCA(Adapter):
         if self.shares == "predicted":
             return torch.bincount(log_probabilities(z, self.classifier).argmax(dim=1), minlength=c)
         return torch.ones(c, device=z.device) if self.shares == "uniform" else None
-
-    def _move(self, z: Tensor) -> Tensor:
-        return torch.addmm(self._learned("offset", z), z, self._learned("W", z))
-
-    def _score(self, z: Tensor) -> Tensor:
-        return torch.addmm(self._learned("bias", z), z, self._learned("weight", z))
 
     def _warn(self) -> None:
         images = len(self._observed.rows())

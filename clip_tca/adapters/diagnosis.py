@@ -1,4 +1,4 @@
-"""Diagnosis of a fitted adapter: a few numbers that need no labels. Importing this module needs no torch.
+"""Diagnosis of a fitted adapter: a few numbers that need no labels.
 
 How large the shift was, how far embeddings move, what was chosen of each class and how certain that was. The mean
 squared move by z′ = zW + offset follows from the mean μ and the covariance Σ of the embeddings. The mean moves by
@@ -12,14 +12,15 @@ Distances are in units of the *spread* √tr Σ, the root mean square distance o
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import Tensor
+
+from clip_tca.adapters.base import Adapter
+from clip_tca.adapters.conditional import MOST_CONFIDENT, ConditionalTCA
+from clip_tca.adapters.linear import conditional_predictions
+from clip_tca.adapters.statistics import EvenSample, coral_distance, moments
 from clip_tca.explanation import Diagnosis
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from clip_tca.adapters.base import Adapter
 
 
 def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | None = None) -> Diagnosis:
@@ -31,12 +32,12 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
             that the adapter keeps.
         after: ``(n,)`` classes predicted with it.
     """
-    from clip_tca.adapters.conditional import MOST_CONFIDENT, ConditionalTCA
-    from clip_tca.adapters.statistics import moments
-
     adapter._require_fitted()
     adapter._settle()
-    g, rows, conditional = adapter.classifier, _kept_rows(adapter), isinstance(adapter, ConditionalTCA)
+    kept: Any = adapter._observed
+    kept = kept if isinstance(kept, EvenSample) else kept.sample  # LinearTCA's has rows only to estimate shares
+    rows: Any = kept.rows() if kept.seen else None
+    g, conditional = adapter.classifier, isinstance(adapter, ConditionalTCA)
     m = moments(rows) if conditional else adapter._observed.moments.total()
     sigma = m.covariance * ((m.n - 1) / m.n)
     spread = sigma.trace().clamp_min(0).sqrt()
@@ -45,10 +46,8 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
     change.diagonal().sub_(1)
     squares = shift @ shift + (change * (sigma @ change)).sum()
     if not adapter.linear:
-        shift, squares = (
-            adapter.pseudo_source_mean_ - adapter.mean_,
-            (adapter._move(rows) - rows).square().sum(1).mean(),
-        )
+        shift = adapter.pseudo_source_mean_ - adapter.mean_
+        squares = (adapter._move(rows) - rows).square().sum(1).mean()
     zero_shot, adapted = _predictions(adapter, rows)
     if before is None or after is None:
         before, after = zero_shot, adapted
@@ -77,9 +76,6 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
 
 def _with_pseudo_source(figures: Diagnosis, adapter: Any) -> Diagnosis:
     """The figures of an adapter that has a pseudo-source."""
-    from clip_tca.adapters.linear import conditional_predictions
-    from clip_tca.adapters.statistics import coral_distance
-
     sigma, other, c = adapter.covariance_, adapter.pseudo_source_covariance_, adapter.classifier.n_classes
     score = adapter.uncertainty_ / (math.log(c) if adapter.uncertainty == "entropy" else 1 - 1 / c)
     figures = {
@@ -90,7 +86,6 @@ def _with_pseudo_source(figures: Diagnosis, adapter: Any) -> Diagnosis:
         "shares": [round(share, 4) for share in adapter.shares_.tolist()],
         "shares_from": adapter._share_mode,
         "uncertainty_mean": float(score.mean()) if len(score) else None,
-        "uncertainty_max": float(score.max()) if len(score) else None,
     }
     if adapter._share_mode == "estimated":
         sample, judge = conditional_predictions(adapter._observed, adapter.classifier)
@@ -98,16 +93,6 @@ def _with_pseudo_source(figures: Diagnosis, adapter: Any) -> Diagnosis:
         before, after = (round(float((predicted == judge).double().mean()), 4) for predicted in made)
         figures["agreement"] = {"zero-shot": before, "adapted": after}
     return figures
-
-
-def _kept_rows(adapter: Any) -> Any:
-    """The sample of prepared rows ``(m, d)`` that an adapter keeps, or None: LinearTCA does only to estimate shares."""
-    from clip_tca.adapters.statistics import EvenSample
-
-    kept = adapter._observed
-    if not isinstance(kept, EvenSample):
-        kept = kept.sample if adapter.linear else kept.rows
-    return kept.rows() if kept.seen else None
 
 
 def _predictions(adapter: Any, rows: Tensor | None) -> tuple[Any, Any]:

@@ -25,7 +25,7 @@ def export(head: LinearClassifier, path: Path) -> None:
         with atomic(path) as part:
             part.write_bytes(content)
     elif path.suffix.lower() == ".safetensors":
-        tensors = {name: value.float().contiguous() for name, value in head.linear().state_dict().items()}
+        tensors = {name: getattr(head, name).float().contiguous() for name in ("weight", "bias")}
         write_tensors(path, tensors, {"normalize": str(head.normalize).lower(), **_names(head)})
     else:
         raise ValueError(f"output: {path}; allowed are names that end with {' or '.join(SUFFIXES)}")
@@ -49,14 +49,14 @@ def onnx_model(head: LinearClassifier) -> Any:
         "tiny": np.array(1e-12, np.float32),
         "axes": np.array([1], np.int64),
     }
-    nodes = [
+    scaling = [
         helper.make_node("ReduceL2", ["embeddings", "axes"], ["length"], keepdims=1),
         helper.make_node("Max", ["length", "tiny"], ["safe"]),
         helper.make_node("Div", ["embeddings", "safe"], ["unit"]),
     ]
     rows = "unit" if head.normalize else "embeddings"
-    nodes = nodes if head.normalize else []
-    nodes += [
+    nodes = [
+        *(scaling if head.normalize else []),
         helper.make_node("Gemm", [rows, "weight", "bias"], ["logits"], transB=1),
         helper.make_node("ArgMax", ["logits"], ["labels"], axis=1, keepdims=0),
     ]

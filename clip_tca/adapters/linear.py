@@ -373,34 +373,36 @@ class LinearTCA(Adapter):
         scores = torch.addmm(g.bias.to(z), z, g.weight.to(z).T) if logits is None else logits
         observed.certain.add(z, double(scores).softmax(dim=1), labels)
         observed.moments.add(z)
-        if self._share_mode == "estimated":
+        if self._share_mode == "estimated" or not self.linear:
             observed.sample.add(z)
 
     def _solve(self, observed: Observed) -> dict[str, Tensor]:
-        learned = self._align(observed)
-        weight, bias = self.classifier.weight.to(learned["W"]), self.classifier.bias.to(learned["W"])
-        return learned | {"weight": learned["W"] @ weight.T, "bias": learned["offset"] @ weight.T + bias}
-
-    def _align(self, observed: Observed) -> dict[str, Tensor]:
         """Select, weigh, solve: z′ = zW + offset, with everything that W was solved from."""
-        certain, target, g = observed.certain, observed.moments.total(), self.classifier
+        certain, target, g, mode = observed.certain, observed.moments.total(), self.classifier, self._share_mode
         sigma = self._shrunk(target)
         chosen = certain_rows(certain.score, certain.group, self._quota(certain))
         rows, group = certain.rows[chosen], certain.group[chosen]
-        if self._share_mode == "global":
+        if mode == "global":
             group = g.predict(rows)
         counts = torch.bincount(group, minlength=g.n_classes)
-        if self._share_mode == "estimated":
+        if mode == "estimated":
+            # candidates are compared in the span of the weights of g, which is fast; Adam needs all axes
+            axes = torch.eye(g.dim).to(sigma) if self.solver == "gradient" else torch.linalg.qr(g.weight.to(sigma).T).Q
             sample, judge = conditional_predictions(observed, g)
-            shares = estimate_shares(sample, judge, rows, group, g, (target.mean, sigma), self._map, self._basis(sigma))
-        else:
-            shares = self._known_shares(certain.predicted, counts).to(target.mean)
-        weights = row_weights(shares, group)
+            shares = estimate_shares(sample, judge, rows, group, g, (target.mean, sigma), self._map, axes)
+        elif mode == "given":
+            shares = share_vector(self.shares, g)
+        else:  # counts give every row the same weight
+            shares = {"predicted": certain.predicted, "uniform": torch.ones_like(counts)}.get(mode, counts)
+        weights = row_weights(shares.to(target.mean), group)
         source = weighted_moments(rows, weights) if len(rows) else target
         w = self._map(sigma, source) if len(rows) > 1 else torch.eye(g.dim).to(sigma)
+        offset, weight = source.mean - target.mean @ w, g.weight.to(w)
         return {
             "W": w,
-            "offset": source.mean - target.mean @ w,
+            "offset": offset,
+            "weight": w @ weight.T,
+            "bias": offset @ weight.T + g.bias.to(w),
             "mean": target.mean,
             "covariance": sigma,
             "predicted": certain.predicted,
@@ -430,14 +432,6 @@ class LinearTCA(Adapter):
             raise ValueError("labels: none is 0, and the public code counts every class against class 0; reorder them")
         return k * counts // counts[0]
 
-    def _known_shares(self, predicted: Tensor, counts: Tensor) -> Tensor:
-        """Class shares ``(c,)`` that need no estimate; ``counts`` ``(c,)`` give every selected row the same weight."""
-        if self._share_mode == "given":
-            return share_vector(self.shares, self.classifier)
-        if self._share_mode == "predicted":
-            return predicted
-        return torch.ones_like(counts) if self._share_mode == "uniform" else counts
-
     def _shrunk(self, m: Moments) -> Tensor:
         """The covariance from which W is computed, after shrinkage."""
         shrinkage = self.shrinkage if self.solver in CLOSED_FORM else 0.0
@@ -450,19 +444,6 @@ class LinearTCA(Adapter):
         if self.solver == "gradient":
             return gradient(sigma, self._shrunk(source), int(self.steps), float(self.lr))
         return CLOSED_FORM[self.solver](sigma, self._shrunk(source))
-
-    def _basis(self, sigma: Tensor) -> Tensor:
-        """Where candidate shares are compared: the span of the weights of g, which is fast, but Adam needs all axes."""
-        if self.solver == "gradient":
-            return torch.eye(len(sigma), dtype=sigma.dtype, device=sigma.device)
-        basis: Tensor = torch.linalg.qr(self.classifier.weight.to(sigma).T).Q
-        return basis
-
-    def _move(self, z: Tensor) -> Tensor:
-        return torch.addmm(self._learned("offset", z), z, self._learned("W", z))
-
-    def _score(self, z: Tensor) -> Tensor:
-        return torch.addmm(self._learned("bias", z), z, self._learned("weight", z))
 
     def _warn(self) -> None:
         name, predicted, n, d = type(self).__name__, self.predicted_, self.n_seen_, self.classifier.dim

@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.adapters.linear import LinearTCA, Observed, Shrinkage, Solver
-from clip_tca.adapters.statistics import EvenSample, evenly, moments
+from clip_tca.adapters.statistics import evenly, moments
 from clip_tca.core.checks import check_whole
 
-TARGET_ROWS = 4096
-"""Rows of the pseudo-source to which the MLP is fitted, at most."""
+FITTED_ROWS, TARGET_ROWS = 768, 4096
+"""Rows of the test embeddings on which the MLP is fitted, and of the pseudo-source to which, at most."""
 
 
 def initial_parameters(dim: int, layers: int, hidden: int, seed: int, like: Tensor) -> list[Tensor]:
@@ -103,18 +103,11 @@ def fit_residual(
     return {**fitted, "centre": centre, "scale": scale, "loss": torch.stack(losses).min(), "start_loss": losses[0]}
 
 
-@dataclass
-class ObservedRows(Observed):
-    """What MLPTCA keeps of a stream: also a sample of rows to fit the MLP on."""
-
-    rows: EvenSample
-
-
 @dataclass(eq=False, repr=False, kw_only=True)
 class MLPTCA(LinearTCA):
     """A residual MLP behind the linear map: it matches the whole distribution of the pseudo-source.
 
-    The MLP is fitted on an evenly spread sample of at most ``memory`` embeddings, always from the same seeded start.
+    The MLP is fitted on an evenly spread sample of at most 768 embeddings, always from the same seeded start.
 
     Attributes:
         layers: 2 or 3.
@@ -122,7 +115,6 @@ class MLPTCA(LinearTCA):
         steps: Adam steps; 0 leaves the map at the identity.
         lr: Learning rate.
         seed: Of the first layers' weights.
-        memory: Rows on which the MLP is fitted.
 
     The other options are those of :class:`LinearTCA`, whose ``solver`` and ``shrinkage`` stay at their defaults.
 
@@ -136,7 +128,6 @@ class MLPTCA(LinearTCA):
     shrinkage: Shrinkage = field(default="auto", init=False)
     lr: float = 1e-4
     seed: int = 0
-    memory: int = 768
 
     linear = False
 
@@ -146,17 +137,10 @@ class MLPTCA(LinearTCA):
         check_whole("layers", self.layers, 2, 3)
         check_whole("seed", self.seed, 0)
         check_whole("hidden", self.hidden, also=None)
-        check_whole("memory", self.memory, 2)
 
-    def _start(self) -> ObservedRows:
-        return ObservedRows(**vars(super()._start()), rows=EvenSample(self.memory))
-
-    def _observe(self, observed: ObservedRows, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:  # type: ignore[override]
-        super()._observe(observed, z, logits, labels)
-        observed.rows.add(z)
-
-    def _solve(self, observed: ObservedRows) -> dict[str, Tensor]:  # type: ignore[override]
-        learned, rows, d = self._align(observed), observed.rows.rows(), self.classifier.dim
+    def _solve(self, observed: Observed) -> dict[str, Tensor]:
+        learned, rows, d = super()._solve(observed), observed.sample.rows(FITTED_ROWS), self.classifier.dim
+        del learned["weight"], learned["bias"]  # the map is not linear
         some = evenly(len(learned["pseudo_source"]), TARGET_ROWS)
         source, weights = learned["pseudo_source"][some].to(rows), learned["pseudo_source_weights"][some].to(rows)
         steps = int(self.steps) if len(rows) > 1 and len(source) else 0
@@ -168,8 +152,8 @@ class MLPTCA(LinearTCA):
         return learned | fit_residual(moved, target, view, parameters, steps, float(self.lr))
 
     def _move(self, z: Tensor) -> Tensor:
-        parameters = [self._learned(f"mlp_{i}", z) for i in range(2 * self.layers)]
-        return residual(super()._move(z), self._learned("centre", z), self._learned("scale", z), parameters)
+        parameters = [getattr(self, f"mlp_{i}_").to(z) for i in range(2 * self.layers)]
+        return residual(super()._move(z), self.centre_.to(z), self.scale_.to(z), parameters)
 
     def _score(self, z: Tensor) -> Tensor:
         return torch.addmm(self.classifier.bias.to(z), self._move(z), self.classifier.weight.to(z).T)

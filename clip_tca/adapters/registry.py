@@ -23,13 +23,16 @@ class RegisteredAdapter:
         home: Module in :mod:`clip_tca.adapters` and class, such as ``linear.LinearTCA``.
         summary: A line for ``clip-tca methods``.
         options: Options of the name; others can be set beside them.
-        oracle: Whether it uses true labels.
     """
 
     home: str
     summary: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    oracle: bool = False
+
+    @property
+    def oracle(self) -> bool:
+        """Whether it uses true labels."""
+        return self.options.get("shares") == "oracle"
 
     @property
     def kind(self) -> type[Adapter]:
@@ -54,10 +57,7 @@ ADAPTERS = {
         "linear.LinearTCA", "the same as the paper prints it: the k most certain overall, gradient steps", PAPER
     ),
     "linear-tca:reference": RegisteredAdapter(
-        "linear.LinearTCA",
-        "the same as the public code does it: an oracle, which counts true labels",
-        PUBLIC_CODE,
-        oracle=True,
+        "linear.LinearTCA", "the same as the public code does it: an oracle, which counts true labels", PUBLIC_CODE
     ),
     "mlp2-tca": RegisteredAdapter("mlp.MLPTCA", "linear-tca with a residual MLP of 2 layers behind it", {"layers": 2}),
     "mlp3-tca": RegisteredAdapter("mlp.MLPTCA", "linear-tca with a residual MLP of 3 layers behind it", {"layers": 3}),
@@ -71,9 +71,3 @@ DEFAULT = "conditional-tca"
 
 ON_TOP = "linear-tca"
 """What NAME+tca puts on top of a base method."""
-
-
-def adapter_classes() -> dict[str, type[Adapter]]:
-    """The classes of the adapters by their own names: what a saved state names."""
-    kinds = (registered.kind for registered in ADAPTERS.values())
-    return {kind.__name__: kind for kind in kinds}

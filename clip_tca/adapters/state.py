@@ -16,13 +16,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
-from clip_tca.adapters.registry import adapter_classes
+from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.device import choose_device
 from clip_tca.core.files import local_copy, write_tensors
 from clip_tca.core.remote import Location, locate
 
-FORMAT = 2
+FORMAT = 3
 G_NAMES, PROMPT_NAMES = ("weight", "bias", "classes", "normalize"), ("text", "scale")
 """What is saved of a classifier, and of one that was made from prompts."""
 
@@ -30,21 +30,22 @@ G_NAMES, PROMPT_NAMES = ("weight", "bias", "classes", "normalize"), ("text", "sc
 def save_adapter(adapter: Adapter, path: str | Location) -> None:
     """Write atomically: the file appears whole under its final name, or not at all."""
     g = adapter.classifier
-    learned = {name: getattr(adapter, f"{name}_") for name in adapter._names}
     names = [*G_NAMES, *(PROMPT_NAMES if isinstance(g, ZeroShotClassifier) else ())]
-    parts = {
-        "classifier": {name: getattr(g, name) for name in names},
-        "learned": learned,
-        "observed": adapter._observed,
+    content = {f"classifier.{name}": getattr(g, name) for name in names}
+    content |= {f"learned.{name}": getattr(adapter, f"{name}_") for name in adapter._names}
+    content |= _attributes(adapter._observed, "observed")
+    tensors = {
+        name: value.detach().contiguous().clone() for name, value in content.items() if isinstance(value, Tensor)
     }
-    tensors: dict[str, Tensor] = {}
-    values = {name: _split(part, name, tensors) for name, part in parts.items()}
-    given = {**adapter.options(), "normalize": adapter.normalize}
-    options = {name: _plain(value) for name, value in given.items()}
-    record = {"format": FORMAT, "class": type(adapter).__name__, "options": options, "seen": adapter.n_seen_}
-    record |= {"solved_at": adapter._solved_at, "values": values}
-    text = json.dumps(record)
-    tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    record = {
+        "format": FORMAT,
+        "class": type(adapter).__name__,
+        "options": {**adapter.options(), "normalize": adapter.normalize},
+        "seen": adapter.n_seen_,
+        "solved_at": adapter._solved_at,
+        "values": {name: value for name, value in content.items() if name not in tensors},
+    }
+    text = json.dumps(record, default=lambda value: value.tolist())  # of NumPy or torch
     write_tensors(locate(path), tensors, {"clip_tca": text, "checksum": checksum(text, tensors)})
 
 
@@ -71,15 +72,17 @@ def load(path: str | Location, device: str | torch.device | None = None, kind: t
             raise ValueError(f"format {record['format']}, this version of clip-tca reads {FORMAT}")
         if metadata["checksum"] != checksum(text, tensors):
             raise ValueError("its checksum is wrong")
-        prompts = "scale" in record["values"]["classifier"]
-        g = object.__new__(ZeroShotClassifier if prompts else LinearClassifier)
-        vars(g).update(_joined("classifier", record["values"], tensors))
+        content = {**record["values"], **tensors}
+        g = object.__new__(ZeroShotClassifier if "classifier.scale" in content else LinearClassifier)
+        vars(g).update(_part(content, "classifier"))
         g.classes = None if g.classes is None else tuple(g.classes)
-        kinds = {**adapter_classes(), **({} if kind is None else {kind.__name__: kind})}
+        kinds = {known.kind.__name__: known.kind for known in ADAPTERS.values()}
+        kinds |= {} if kind is None else {kind.__name__: kind}
         adapter = kinds[record["class"]](g, **record["options"])
         adapter._begin(adapter._start(), device, record["seen"])
-        _restore(adapter._observed, _joined("observed", record["values"], tensors))
-        adapter._learn(_joined("learned", record["values"], tensors))
+        for name, value in _part(content, "observed").items():
+            _restore(adapter._observed, name, value)
+        adapter._learn(_part(content, "learned"))
         adapter._solved_at = record["solved_at"]
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
@@ -97,49 +100,30 @@ def checksum(record: str, tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _split(part: Any, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """Put the tensors in an object, or in a dictionary, into ``tensors``; the plain values are returned."""
-    values = {}
-    for key, value in (part if isinstance(part, dict) else vars(part)).items():
-        full = f"{name}.{key}"
-        if isinstance(value, list) and value:  # the parts of a sample
-            tensors[full] = torch.cat(value)
-        elif isinstance(value, Tensor):
-            tensors[full] = value
-        elif isinstance(value, np.ndarray):
-            tensors[full] = torch.from_numpy(value)
-        elif hasattr(value, "__dict__"):
-            values[key] = _split(value, full, tensors)
+def _attributes(kept: Any, name: str) -> dict[str, Any]:
+    """The attributes of an object and of those in it by their full names; the parts of a sample become one tensor."""
+    found: dict[str, Any] = {}
+    for key, value in vars(kept).items():
+        if hasattr(value, "__dict__") and not isinstance(value, Tensor):
+            found |= _attributes(value, f"{name}.{key}")
+        elif isinstance(value, list) and value:
+            found[f"{name}.{key}"] = torch.cat(value)
         else:
-            values[key] = _plain(value)
-    return values
+            found[f"{name}.{key}"] = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+    return found
 
 
-def _joined(name: str, values: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """What :func:`_split` took apart, as nested dictionaries."""
-    joined: dict[str, Any] = dict(values[name])
-    for full, tensor in tensors.items():
-        first, *path, last = full.split(".")
-        if first == name:
-            place = joined
-            for key in path:
-                place = place[key]
-            place[last] = tensor
-    return joined
+def _part(content: dict[str, Any], name: str) -> dict[str, Any]:
+    """What begins with ``name``, by the rest of its name."""
+    return {key.removeprefix(f"{name}."): value for key, value in content.items() if key.startswith(f"{name}.")}
 
 
-def _restore(empty: Any, values: dict[str, Any]) -> None:
-    """Put values into an object that was made with the same options."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            _restore(getattr(empty, key), value)
-        else:
-            before = getattr(empty, key, None)
-            if isinstance(before, np.ndarray):
-                value = value.cpu().numpy()
-            setattr(empty, key, [value] if isinstance(before, list) and isinstance(value, Tensor) else value)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON holds it."""
-    return value.tolist() if isinstance(value, (Tensor, np.ndarray, np.generic)) else value
+def _restore(kept: Any, name: str, value: Any) -> None:
+    """Set an attribute that :func:`_attributes` named, in an object that was made with the same options."""
+    *path, last = name.split(".")
+    for key in path:
+        kept = getattr(kept, key)
+    before = getattr(kept, last, None)
+    if isinstance(before, np.ndarray):
+        value = value.cpu().numpy()
+    setattr(kept, last, [value] if isinstance(before, list) and isinstance(value, Tensor) else value)

@@ -1,4 +1,4 @@
-"""The command line: one file, one subcommand. The only place that prints."""
+"""The command line. The only place that prints."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any, NoReturn
 
-from clip_tca.core.progress import set_aside, start_again
 from clip_tca.core.version import __version__
 
 COMMANDS = {
-    "eval": "accuracy before and after adaptation",
-    "adapt": "adapt embeddings from files, a pipe or the hub",
-    "explain": "in plain words: the shift, the pseudo-source, the effect, and whether to trust it",
-    "report": "JSON records as one HTML page",
-    "study": "the paper's figures and analyses, on any data set",
-    "compare": "several JSON records in one table",
-    "export": "a saved state as ONNX or as a linear layer",
-    "methods": "list the methods of eval",
-    "embed": "encode images into the embedding store",
-    "data": "data sets: list, get, check, show",
-    "cache": "the embedding store: list, path, clear",
+    "eval": ("eval.add", "accuracy before and after adaptation"),
+    "adapt": ("adapt.add", "adapt embeddings from files of any size"),
+    "explain": ("saved.add_explain", "in plain words: the shift, the pseudo-source, the effect, whether to trust it"),
+    "report": ("saved.add_report", "JSON records as one HTML page"),
+    "study": ("study.add", "the paper's figures and analyses, on any data set"),
+    "compare": ("saved.add_compare", "several JSON records in one table"),
+    "export": ("saved.add_export", "a saved state as ONNX or as a linear layer"),
+    "methods": ("eval.add_methods", "list the methods of eval"),
+    "embed": ("embed.add", "encode images into the embedding store"),
+    "data": ("data.add", "data sets: list, get, check"),
+    "cache": ("cache.add", "the embedding store: path, clear"),
 }
-"""What each command does, as ``--help`` lists them; its options are in the module of its name."""
+"""Where the options of each command are added, and what it does, as ``--help`` lists them."""
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -44,18 +42,16 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"clip-tca {__version__}")
     top.add_argument("--debug", action="store_true", help="show the stack trace of an error")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary in COMMANDS.items():
+    for name, (home, summary) in COMMANDS.items():
         command = commands.add_parser(name, help=summary)
         if only in (None, name):
-            import_module(f"clip_tca.cli.{name}").add(command)
+            module, _, add = home.partition(".")
+            getattr(import_module(f"clip_tca.cli.{module}"), add)(command)
     return top
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that accepts no abbreviated options, in subcommands either.
-
-    The meaning of ``--out`` would otherwise change when a command gets another option that begins with it.
-    """
+    """A parser that accepts no abbreviated options, whose meaning could change; subcommands neither."""
 
     def __init__(self, **options: Any) -> None:
         """Take the options of :class:`argparse.ArgumentParser`."""
@@ -72,22 +68,20 @@ class Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one line."""
+        from tqdm import tqdm
+
         key: tuple[object, ...] = (record.getMessage(),)
         if record.name.startswith("clip_tca.adapters") and isinstance(record.args, tuple):
             key = (record.msg, *(name for name in record.args if isinstance(name, str)))  # other numbers, same warning
-        if key in self.printed:
-            return
-        self.printed.add(key)
-        with set_aside():
-            print(f"clip-tca: {record.getMessage()}", file=sys.stderr)
+        if key not in self.printed:
+            self.printed.add(key)
+            tqdm.write(f"clip-tca: {record.getMessage()}", file=sys.stderr)  # above a bar that is shown
 
 
 def print_warnings() -> None:
     """Print our warnings on stderr; those of libraries, which we turn into errors or know to be harmless, are not."""
     ours = logging.getLogger("clip_tca")
-    for handler in [handler for handler in ours.handlers if isinstance(handler, Stderr)]:
-        ours.removeHandler(handler)
-    ours.addHandler(Stderr())
+    ours.handlers = [handler for handler in ours.handlers if not isinstance(handler, Stderr)] + [Stderr()]
     if not logging.getLogger().handlers:
         logging.getLogger().addHandler(logging.NullHandler())
 
@@ -101,56 +95,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
     options.arguments = words[words.index(options.command) + 1 :]
     print_warnings()
-    start_again()
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal can't show is written out, not an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     before = signal.signal(signal.SIGTERM, _end) if threading.current_thread() is threading.main_thread() else None
     try:
-        with _processes(options):
-            status: int = options.run(options)
+        status: int = options.run(options)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         print("clip-tca: interrupted", file=sys.stderr)
         return 130
-    except Terminated as end:
-        others = " (torchrun sends it when another process of the run has died)" if "RANK" in os.environ else ""
-        print(f"clip-tca: ended by SIGTERM{others}", file=sys.stderr)
-        return int(end.code or 1)
+    except Terminated:
+        print("clip-tca: ended by SIGTERM", file=sys.stderr)
+        return 128 + signal.SIGTERM
     except BrokenPipeError:  # the reader of our output has gone: point stdout elsewhere, or Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         if options.debug:
             traceback.print_exc()
-        if not getattr(error, "reported", False):
-            line = re.sub(r"\n(?!  )", " ", reason(error))  # names may hold line ends; a list of ours is indented
-            print(f"clip-tca: {line or type(error).__name__}", file=sys.stderr)
+        reason = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            reason = f"{error.filename}: {error.strerror}"  # the file and then what is wrong, as in ours
+        line = re.sub(r"\n(?!  )", " ", reason)  # names may hold line ends; a list of ours is indented
+        print(f"clip-tca: {line}", file=sys.stderr)
         return 1
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
 
 
-def reason(error: Exception) -> str:
-    """The message of an error; for one of the system, the file and then what is wrong, as in ours."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
-
-
-def _processes(options: argparse.Namespace) -> AbstractContextManager[object]:
-    """One process, or one of several that ``torchrun`` started for a command that can share its work."""
-    if "RANK" not in os.environ or "torchrun" not in options:
-        return nullcontext()
-    from clip_tca.core.processes import joined
-
-    return joined()
-
-
 def _end(_number: int, _frame: object) -> NoReturn:
-    """Handle SIGTERM (from kill, or from torchrun when another process has died): clean up on the way out.
+    """Handle SIGTERM: clean up on the way out.
 
     Who ends a run may send it twice (``timeout`` does), and to the processes that decode too. Neither is news from here
     on: torch would print a trace for each of those that ended.
@@ -158,7 +135,7 @@ def _end(_number: int, _frame: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    raise Terminated(128 + signal.SIGTERM)
+    raise Terminated
 
 
 class Terminated(SystemExit):

@@ -1,54 +1,50 @@
-"""``clip-tca adapt``: adapt embeddings from files of any size, a pipe or the hub."""
+"""``clip-tca adapt``: adapt embeddings from files of any size."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from clip_tca.adapters.registry import ADAPTERS, DEFAULT
-from clip_tca.cli import adapt_inputs as inputs
 from clip_tca.cli import options as shared
-from clip_tca.core.remote import locate
-from clip_tca.datasets.formats.kinds import KINDS, Kind
+from clip_tca.core.remote import is_url, locate
+from clip_tca.datasets.formats.registry import KINDS, Kind
 
 if TYPE_CHECKING:
-    from clip_tca.bulk.class_texts import GivenClassifier
-    from clip_tca.bulk.job import Job
-    from clip_tca.bulk.tally import Tally
+    import torch
+
+    from clip_tca.adapters.base import Adapter
+    from clip_tca.bulk.classifiers import GivenClassifier
+    from clip_tca.bulk.one_shard import ShardResult
+    from clip_tca.bulk.run import Run
 
 METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
 
+CLASSIFIER = ("text_column", "scale", "model", "pretrained")
+METHOD = ("method", "k", "shares", "solver", "set")
+"""Options of a zero-shot classifier, and of the method."""
+
 ABOUT = """\
-Adapt stored embeddings in constant memory: one pass for the statistics, one for the map.
+Adapt stored embeddings in constant memory: fit on a sample of the rows, then adapt shard by shard.
 
 EMBEDDINGS is a .npy, .npz, .safetensors, .parquet, Arrow or webdataset .tar file, a folder or a glob pattern of such
-shards, a folder of clip-retrieval, or - for standard input: an Arrow IPC stream with a list column of floats, or a .npy
-file (implies --online). Every path may be a URL that fsspec takes: s3://, gs://, hf://, memory://.
+shards, or a folder of clip-retrieval. Every path may be a URL that fsspec takes: s3://, gs://, hf://, memory://.
 TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or with --model a list of class names.
 With --head FILE.safetensors (tensors weight and bias) embeddings are features as that layer takes them, not scaled.
 A state of --load-state has its own classifier, and needs neither.
 
-The output has the format and the shard names of the input. That of standard input is an Arrow IPC stream: the input's
-columns with adapted embeddings (column embeddings for .npy), tca_label and tca_score as --write says; one record batch
-for every --batch-size rows, as soon as they have come.
-A run over several shards that was killed goes on where it was when the same command is given again.
-On several machines: fit once (--fit-only --save-state), then --load-state on each, with its own shards."""
+The output has the format and the shard names of the input. A run that was killed goes on where it was when the same
+command is given again; what is finished is not written again."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     command.description = ABOUT
     command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.add_argument("embeddings", nargs="?", metavar="EMBEDDINGS", help="file, folder, glob pattern or -")
+    command.add_argument("embeddings", metavar="EMBEDDINGS", help="file, folder or glob pattern")
     command.add_argument("--column", metavar="NAME", help="array, tensor or list column with the embeddings")
-    command.add_argument("--hub-id", metavar="ID", help="instead: a data set on the hub, with --streaming")
-    command.add_argument("--streaming", action="store_true", help="take the data set as a stream, never whole")
-    command.add_argument("--revision", help="commit or tag on the hub")
-    command.add_argument("--split", default="train", help="of the data set on the hub (default: %(default)s)")
-    command.add_argument("--output", "-o", metavar="OUT", help="file or folder; - for standard output")
+    command.add_argument("--output", "-o", metavar="OUT", help="file or folder")
     command.add_argument(
         "--write", type=kinds, default=("embeddings",), metavar="KINDS", help="embeddings, labels, scores (of labels)"
     )
@@ -56,7 +52,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float16", "float32"), help="of embeddings (default: as they came; float32 for float64)"
     )
     command.add_argument("--names", action="store_true", help="write labels as names of the classes, not as numbers")
-    command.add_argument("--overwrite", action="store_true", help="replace an output of an earlier run")
+    command.add_argument("--overwrite", action="store_true", help="replace files of other inputs or options")
     command.add_argument("--drop-bad-rows", action="store_true", help="leave out rows of NaN or infinity")
     command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
     text = command.add_argument_group("classifier")
@@ -69,7 +65,6 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     text.add_argument("--model", help="open_clip model to encode class names with")
     text.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
-    shared.add_trust(text)
     text.add_argument(
         "--prompts", default="single", metavar="NAME|FILE", help="single, watt, clip80, templates or .json descriptions"
     )
@@ -77,18 +72,28 @@ def add(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("adaptation")
     group.add_argument("--method", choices=METHODS, help=f"default: {DEFAULT}, or that of --load-state")
     shared.add_method(group)
+    group.add_argument(
+        "--fit-rows",
+        type=lambda text: None if text == "all" else shared.positive(text),
+        default=200_000,
+        metavar="N|all",
+        help="rows to fit on, evenly spread over all shards, if there are more (default: 200000)",
+    )
     group.add_argument("--online", action="store_true", help="one pass, in order, learning as it goes")
     group.add_argument(
-        "--batch-size",
-        type=shared.positive,
-        default=128,
-        metavar="N",
-        help="rows of a batch of --online (default: 128)",
+        "--batch-size", type=shared.positive, default=128, metavar="N", help="of --online (default: 128)"
     )
     group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
     group.add_argument("--load-state", metavar="FILE", help="fit nothing: use an adapter that --save-state saved")
     group.add_argument("--fit-only", action="store_true", help="write no output, only --save-state")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="share the shards on a Ray cluster (default: this machine)",
+    )
     shared.add_quiet(command)
     command.set_defaults(run=run, parser=command)
 
@@ -101,158 +106,133 @@ def kinds(text: str) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if kind in words)
 
 
+def check_words(options: argparse.Namespace) -> None:
+    """Which options go together."""
+    error, loaded = options.parser.error, options.load_state is not None
+    if options.fit_only and (options.save_state is None or loaded or options.output is not None or options.online):
+        error("--fit-only needs --save-state FILE; leave out --load-state, --output and --online")
+    if not options.fit_only and options.output is None:
+        error("the following arguments are required: --output/-o")
+    if not loaded and options.text is None and options.head is None:
+        error("one of the arguments --text --head --load-state is required")
+    if options.online and (loaded or options.ray is not None):
+        error("--online learns from one batch after the other; leave out --load-state and --ray")
+    if loaded and options.save_state is not None:
+        error("--load-state learns nothing new; leave out --save-state")
+
+
 def run(options: argparse.Namespace) -> int:
     """Adapt, and print a summary."""
     check_words(options)
-    check_alone()
     shared.check_inputs(options)
-    job, given = prepare(options)
-    if options.fit_only:
-        tally = job.fit()
-    elif options.embeddings == "-":
-        tally = stream(job, options, given)
-    else:
-        tally = job.run(locate(options.output), options.overwrite, lambda tally: record(job, tally, options, given))
-    summary(job, tally, options, given)
+    shared.check_output(options.save_state, "save_state")
+    from clip_tca.bulk.run import Run
+    from clip_tca.bulk.shards import open_embeddings
+    from clip_tca.core.device import choose_device
+    from clip_tca.datasets.foreign_files import read_labels
+
+    device = choose_device(options.device)
+    source = open_embeddings(address(options.embeddings, options), options.column)
+    adapter, given = read_adapter(options, device)
+    job = Run(
+        source,
+        adapter,
+        given,
+        type(adapter).__name__ if options.load_state else options.method or DEFAULT,
+        device,
+        None if options.output is None else locate(address(options.output, options)),
+        options.write,
+        options.dtype,
+        options.names,
+        None if options.labels is None else read_labels(locate(options.labels), given.classifier.n_classes).numpy(),
+        options.drop_bad_rows,
+        options.overwrite,
+        options.fit_rows,
+        options.batch_size if options.online else None,
+        options.ray,
+        not options.quiet,
+    )
+    job.check()
+    results = job.adapt()
+    if options.save_state is not None:
+        job.adapter.save(options.save_state)
+    summary(options, job, results)
     return 0
 
 
-def check_words(options: argparse.Namespace) -> None:
-    """Which options go together."""
-    if options.fit_only:
-        if options.save_state is None or options.load_state is not None or options.output is not None:
-            options.parser.error("--fit-only needs --save-state FILE, and neither --load-state nor --output")
-        if options.online or options.embeddings == "-":
-            options.parser.error("--fit-only reads files in any order; leave out --online")
-    elif options.output is None:
-        options.parser.error("the following arguments are required: --output/-o")
-    if options.load_state is None and options.text is None and options.head is None:
-        options.parser.error("one of the arguments --text --head --load-state is required")
+def address(path: str, options: argparse.Namespace) -> str:
+    """A path as the workers of Ray, which have folders of their own, can be told of it."""
+    return path if options.ray is None or is_url(path) else os.path.abspath(path)
 
 
-def check_alone() -> None:
-    """Raise ValueError if torchrun has started several processes: each would write the same output."""
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size.isdecimal() and int(size) > 1:
-        raise ValueError(f"adapt: runs in one process, and torchrun started {size}; start it without torchrun")
+def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Adapter, GivenClassifier]:
+    """The adapter, new or saved, and where its classifier came from; with the names of --class-names."""
+    from clip_tca.bulk.classifiers import GivenClassifier
+    from clip_tca.datasets.prompts import read_classes
+    from clip_tca.evaluation.method_spec import method_specs
 
+    names = None if options.class_names is None else list(read_classes(locate(options.class_names)).values())
+    if options.load_state is not None:
+        from clip_tca.adapters.state import load
+        from clip_tca.core.files import sha256
 
-def prepare(options: argparse.Namespace) -> tuple[Job, GivenClassifier]:
-    """Check everything that can be checked before the first pass."""
-    import numpy as np
-
-    from clip_tca.bulk.job import Job
-    from clip_tca.bulk.layout import Layout, lay_out
-    from clip_tca.core.device import choose_device
-    from clip_tca.datasets.label_file import read_labels
-
-    if (options.embeddings is None) == (options.hub_id is None):
-        raise ValueError(
-            "embeddings: name a file, a folder, a pattern or -; or a data set with --hub-id ID --streaming"
-        )
-    if options.hub_id is not None and not options.streaming:
-        raise ValueError("hub_id: embeddings on the hub are taken as a stream; add --streaming")
-    check_targets(options)
-    device = choose_device(options.device)
-    source = inputs.open_source(options)
-    chosen, given = inputs.read_adapter(options, device)
-    if source.dim != given.classifier.dim:
-        whose = {"text": "class texts have", "head": "head has", "state": "state has"}[given.kind]
-        raise ValueError(
-            f"embeddings: dimension {source.dim}, but the {whose} {given.classifier.dim}; both must come from the "
-            "same model"
-        )
-    fallback = "float16" if source.dtype == np.float16 else "float32"
-    dtype = np.dtype(options.dtype or fallback)
-    if options.fit_only:
-        layout = Layout(source, options.write, dtype, single=False)
+        _leave_out(options, "--load-state has its own classifier", "text", "head", *CLASSIFIER)
+        _leave_out(options, "--load-state has its own options", *METHOD)
+        path = locate(options.load_state)
+        adapter = load(path, device)
+        about = {"file": path.name, "sha256": sha256(path), "classes": adapter.classifier.n_classes}
+        given = GivenClassifier(adapter.classifier, about, kind="state")
+        if names is not None:
+            adapter.classifier = adapter.classifier.named(names)
     else:
-        layout = lay_out(source, locate(options.output), options.write, dtype, label_names(options, given))
-    batch = options.batch_size if options.online or options.embeddings == "-" else None
-    job = Job(
-        layout,
-        chosen,
-        device,
-        loaded=given.about["sha256"] if given.kind == "state" else None,
-        batch=batch,
-        drop_bad=options.drop_bad_rows,
-        labels=None
-        if options.labels is None
-        else read_labels(locate(options.labels), given.classifier.n_classes).numpy(),
-        state=None if options.save_state is None else locate(options.save_state),
-        progress=not options.quiet,
-    )
-    job.check()
-    return job, given
+        given = read_classifier(options, device)
+        classifier = given.classifier if names is None else given.classifier.named(names)
+        spec = method_specs([options.method or DEFAULT], shared.method_options(options))[0]
+        adapter = spec.adapter(classifier)  # type: ignore[assignment]
+    if adapter is None or adapter.uses_labels:
+        raise ValueError("shares: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
+    return adapter, given
 
 
-def check_targets(options: argparse.Namespace) -> None:
-    """Fail before the work, not after it, if a file could not be written."""
-    if options.embeddings != "-" and options.output == "-":
-        raise ValueError("output: standard output is for embeddings from standard input; name a file or a folder")
-    if options.embeddings == "-" and options.output != "-":
-        shared.check_output(options.output)
-        path = locate(options.output)
-        existing = [file for file in (path, path.with_name(f"{path.name}.json")) if file.is_file()]
-        if existing and not options.overwrite:
-            raise ValueError(f"output: {existing[0]} exists; choose another name, or replace it: --overwrite")
-    shared.check_output(options.save_state, "save_state")
+def read_classifier(options: argparse.Namespace, device: torch.device) -> GivenClassifier:
+    """The classifier: a head, or zero-shot from text embeddings or class names."""
+    from clip_tca.bulk import classifiers
+
+    if options.head is not None:
+        _leave_out(options, f"head: {options.head} is the whole classifier", *CLASSIFIER)
+        return classifiers.read_head(locate(options.head), str(device))
+    path = locate(options.text)
+    if options.model is None:
+        return classifiers.read_texts(path, options.text_column, options.scale, str(device))
+    from clip_tca.encoding.base import make_encoder
+    from clip_tca.encoding.store import Store
+
+    store = Store()
+    encoder = make_encoder(options.model, options.pretrained, str(device), "auto", store)
+    return classifiers.encode_texts(path, options.prompts, encoder, store, options.scale)
 
 
-def label_names(options: argparse.Namespace, given: GivenClassifier) -> tuple[str, ...] | None:
-    """The names to write in place of labels; None for numbers."""
-    if not options.names:
-        return None
-    if "labels" not in options.write:
-        raise ValueError("names: they stand for labels, which are not written; add --write labels")
-    if given.classes is None:
-        raise ValueError("names: the classes have none; give a file with one a line: --class-names FILE")
-    return tuple(given.classes)
+def _leave_out(options: argparse.Namespace, why: str, *names: str) -> None:
+    """Raise ValueError if one of these options was given."""
+    if given := next((name for name in names if getattr(options, name) is not None), None):
+        raise ValueError(f"{why}; leave out --{given.replace('_', '-')}")
 
 
-def name_of(job: Job, options: argparse.Namespace) -> str:
-    """Name of the method, or of the class of a loaded state."""
-    return type(job.adapter).__name__ if job.loaded else options.method or DEFAULT
-
-
-def stream(job: Job, options: argparse.Namespace, given: GivenClassifier) -> Tally:
-    """Adapt standard input to standard output, or to a file that appears whole."""
-    from clip_tca.core.files import atomic, write_text
-
-    if options.output == "-":
-        return job.adapt_shards([0], lambda _shard: job.layout.stream(sys.stdout.buffer))
-    path = locate(options.output)
-    with atomic(path) as part, part.open("wb") as file:
-        tally = job.adapt_shards([0], lambda _shard: job.layout.stream(file))
-        if part.is_file():  # the record first: where the file is, its record is too
-            write_text(path.with_name(f"{path.name}.json"), record(job, tally, options, given))
-    return tally
-
-
-def record(job: Job, tally: Tally, options: argparse.Namespace, given: GivenClassifier) -> str:
-    """The record, as JSON."""
-    from clip_tca.bulk.job_record import describe
-
-    return json.dumps(describe(job, tally, name_of(job, options), given), indent=1) + "\n"
-
-
-def summary(job: Job, tally: Tally, options: argparse.Namespace, given: GivenClassifier) -> None:
-    """Print a few lines, on standard error if the output goes to standard output."""
-    out = sys.stderr if options.output == "-" else sys.stdout
-    source = job.layout.source
-    shards = len(source.shards)
+def summary(options: argparse.Namespace, job: Run, results: list[ShardResult]) -> None:
+    """Print a few lines."""
+    source, rows = job.source, sum(result.rows for result in results) if results else job.adapter.n_seen_
+    shards, skipped = len(source.shards), sum(result.skipped for result in results)
     files = "" if source.single else f" in {shards} {'shard' if shards == 1 else 'shards'}"
-    what = "" if options.fit_only else f", {', '.join(job.layout.kinds)}"
-    print(f"{tally.rows} rows of {source.dim} dimensions{files}{what}", file=out)
-    if tally.kept:
-        print(f"{tally.kept} of the shards had been finished by an earlier run", file=out)
-    if dropped := sum(map(len, tally.bad.values())):
-        print(f"{dropped} rows of NaN or infinity were left out (the record says which)", file=out)
-    if job.labels is not None and tally.rows:
-        before, after = (100 * count / tally.rows for count in (tally.right_before, tally.right))
-        plain = {"text": "zero-shot", "head": "head", "state": "without"}[given.kind]
-        print(f"accuracy (%): {plain} {before:.2f}, {name_of(job, options)} {after:.2f}", file=out)
-    if options.output not in ("-", None):
-        print(f"written: {options.output}", file=out)
-    if options.save_state is not None:
-        print(f"state: {options.save_state}", file=out)
+    print(f"{rows} rows of {source.dim} dimensions{files}, {', '.join(options.write) if results else 'fitted'}")
+    if skipped:
+        rest = f"{skipped} of the shards had been finished by an earlier run"
+        print("nothing was left to do: all of it is there" if skipped == shards else rest)
+    if dropped := sum(result.left_out for result in results):
+        print(f"{dropped} rows of NaN or infinity were left out (the record says which)")
+    if options.labels is not None and rows:
+        before, after = (100 * sum(getattr(r, name) for r in results) / rows for name in ("correct_before", "correct"))
+        plain = {"text": "zero-shot", "head": "head", "state": "without"}[job.given.kind]
+        print(f"accuracy (%): {plain} {before:.2f}, {job.method} {after:.2f}")
+    for title, path in (("written", options.output), ("state", options.save_state)):
+        if path is not None:
+            print(f"{title}: {path}")

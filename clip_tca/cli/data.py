@@ -1,4 +1,4 @@
-"""``clip-tca data``: list the data sets, get one, check a copy against the published counts, show the demo."""
+"""``clip-tca data``: list the data sets, get one, check a copy against the published counts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import argparse
 from pathlib import Path
 
 from clip_tca.cli import options as shared
-from clip_tca.datasets.corruptions import COMMON, EXTRA
-from clip_tca.datasets.mirrors import MIRRORS
-from clip_tca.datasets.registry import BENCHMARKS, Benchmark
+from clip_tca.datasets.registry import BENCHMARKS, COMMON, EXTRA, Benchmark
 
 WIDTH = 17
 """Of the column of names."""
@@ -25,13 +23,9 @@ def add(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="the data sets that have a name").set_defaults(run=list_datasets)
-    get = actions.add_parser(
-        "get",
-        help="load a benchmark from the first of its mirrors that has it whole",
-        description="Load benchmarks into the folder where eval looks for them. A killed run goes on where it was; the "
-        "images are counted, and hashes recorded.",
-    )
-    get.add_argument("dataset", nargs="+", metavar="NAME", help=", ".join(MIRRORS))
+    about = "load a benchmark, from the first of its mirrors that has it whole, into the folder where eval looks for it"
+    get = actions.add_parser("get", help=about, description=about)
+    get.add_argument("dataset", nargs="+", metavar="NAME", help=", ".join(_known()))
     get.add_argument(
         "--mirror",
         action="append",
@@ -44,70 +38,61 @@ def add(command: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="compare a copy with the published counts")
     shared.add_data(check)
     check.set_defaults(run=compare)
-    show = actions.add_parser("show", help="a contact sheet of the demo's pictures, as PNG")
-    show.add_argument("dataset", choices=["demo"])
-    show.add_argument("--columns", type=shared.positive, default=6, metavar="N", help="default: %(default)s")
-    show.add_argument("--all", action="store_true", help="every picture, not only one row of each class")
-    show.add_argument("--output", "-o", metavar="FILE", default="clip-tca-demo.png", help="default: %(default)s")
-    show.set_defaults(run=sheet)
+
+
+def _known() -> list[str]:
+    """Benchmarks that have mirrors."""
+    return [name for name, benchmark in BENCHMARKS.items() if benchmark.mirrors]
 
 
 def list_datasets(_options: argparse.Namespace) -> int:
     """Name, counts, domains and hub id of each benchmark."""
     for benchmark in BENCHMARKS.values():
-        mirror = (benchmark.hub_id or "none") + ("" if benchmark.verified else " (community copy, counts are checked)")
-        chosen = benchmark.only((), ()) if benchmark.corrupted else benchmark
+        chosen = benchmark.only() if benchmark.corrupted else benchmark
         total = f"{sum(chosen.images.values()):6d} images" if chosen.images else "not counted  "
-        print(f"{benchmark.name:{WIDTH}}{total}  {len(benchmark.classes):4d} classes  hub: {mirror}")
+        print(
+            f"{benchmark.name:{WIDTH}}{total}  {len(benchmark.classes):4d} classes  hub: {benchmark.hub_id or 'none'}"
+        )
         print(" " * WIDTH + _domains(benchmark))
     for name, about in OTHERS.items():
         print(f"{name:{WIDTH}}{about}")
     return 0
 
 
-def load(options: argparse.Namespace) -> int:
-    """Get each data set, and print where it is; 1 if one of several failed."""
-    from clip_tca.datasets.local_copy import Getter, receipt
-
-    if options.mirror and len(options.dataset) > 1:
-        raise ValueError("mirror: an address is of one data set; name one")
-    getters = [
-        Getter.of(name, options.mirror or (), options.data_dir, not options.quiet)
-        for name in dict.fromkeys(options.dataset)
-    ]
-    failures = []
-    for getter in getters:
-        try:
-            folder = getter.get()
-        except (ValueError, OSError) as error:
-            failures.append(error)
-            continue
-        about, name = receipt(folder), getter.benchmark.name
-        images = sum(domain["images"] for domain in about["domains"].values())
-        counted = "as published" if getter.benchmark.images else "no published counts to compare with"
-        print(f"{name}: {images} images, {len(about['domains'])} domains, {counted}, from {about['mirror']}")
-        print(f"  {folder}")
-        where = f" --data-dir {folder}" if options.data_dir else ""
-        print(f"  next: clip-tca eval --dataset {name}{where}")
-    if failures:
-        raise ValueError("\n  ".join(map(str, failures)))
-    return 0
-
-
 def _domains(benchmark: Benchmark) -> str:
     """The domains with their counts, in one line."""
-    counts = {name: benchmark.images.get(name) for name in benchmark.domains}
     if benchmark.corrupted:
-        each = next(iter(counts.values()))
-        return (
-            f"{len(COMMON)} corruptions, severity 5 (--corruption {', '.join(EXTRA)}; --severity 1 to 5), {each} each"
-        )
-    listed = ", ".join(name if count is None else f"{name} {count}" for name, count in counts.items())
-    if benchmark.form == "listed":
-        listed += f", CoOp's split ({benchmark.listed})"
-    if other := benchmark.hub_split:
-        listed += f"; on the hub {other.images}, another split: {other.whose}"
-    return listed
+        each = next(iter(benchmark.images.values()))
+        extra = ", ".join(EXTRA)
+        return f"{len(COMMON)} corruptions, severity 5 (--corruption {extra}; --severity 1 to 5), {each} each"
+    listed = ", ".join(f"{name} {benchmark.images.get(name, '')}".rstrip() for name in benchmark.domains)
+    listed += f", CoOp's split ({benchmark.listed})" if benchmark.listed else ""
+    other = benchmark.hub_split
+    return listed + (f"; on the hub {other.images}, another split: {other.whose}" if other else "")
+
+
+def load(options: argparse.Namespace) -> int:
+    """Get each data set, and print where it is."""
+    from clip_tca.datasets.local_copy import get, mirrors_of, receipt
+
+    names, addresses = list(dict.fromkeys(options.dataset)), options.mirror or ()
+    if addresses and len(names) > 1:
+        raise ValueError("mirror: an address is of one data set; name one")
+    mirrors = {name: mirrors_of(name, addresses) for name in names}
+    for name in names:
+        if name not in BENCHMARKS or not mirrors[name]:
+            own = f", or {name} with --mirror ADDRESS" if name in BENCHMARKS else ""
+            raise ValueError(f"data: {name!r} can't be got; allowed are {', '.join(_known())}{own}")
+    for name in names:
+        root = Path(options.data_dir).expanduser() if options.data_dir else None
+        folder = get(name, mirrors[name], root, not options.quiet)
+        about = receipt(folder)
+        images = sum(domain["images"] for domain in about["domains"].values())
+        counted = "as published" if BENCHMARKS[name].images else "no published counts to compare with"
+        print(f"{name}: {images} images, {len(about['domains'])} domains, {counted}, from {about['mirror']}")
+        print(f"  {folder}")
+        print(f"  next: clip-tca eval --dataset {name}{f' --data-dir {folder}' if root else ''}")
+    return 0
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -129,24 +114,9 @@ def compare(options: argparse.Namespace) -> int:
         print(f"extra, not used: {name}")
     if data.other_split:
         print(f"note: {data.other_split}")
-    differences = data.differences()
     if missing := [domain for domain in data.expected if domain not in data.domains]:
         print(f"missing domains: {', '.join(missing)}")
-    if not data.expected:
-        print("no published counts to compare with")
-    else:
-        print("complete" if not differences else f"{len(differences)} differences from the published counts")
+    differences = data.differences()
+    found = f"{len(differences)} differences from the published counts" if differences else "complete"
+    print(found if data.expected else "no published counts to compare with")
     return 1 if differences else 0
-
-
-def sheet(options: argparse.Namespace) -> int:
-    """Write the contact sheet."""
-    from clip_tca.core.files import atomic
-    from clip_tca.datasets.demo import contact_sheet
-
-    shared.check_output(options.output)
-    picture = contact_sheet(options.columns, options.all)
-    with atomic(Path(options.output)) as part:
-        picture.save(part, format="PNG")
-    print(f"written: {options.output}")
-    return 0

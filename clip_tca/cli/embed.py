@@ -16,8 +16,15 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--output", "-o", metavar="FILE", help="also write one .safetensors file of embeddings and labels"
     )
+    command.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="encode on this Ray cluster; without an address on all GPUs or cores of this machine",
+    )
     shared.add_quiet(command)
-    command.set_defaults(run=run, torchrun=True)
+    command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -26,12 +33,9 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None and not options.output.endswith(".safetensors"):
         raise ValueError(f"output: {options.output}; its name must end with .safetensors")
     shared.check_inputs(options)
-    from clip_tca.core.processes import current
     from clip_tca.evaluation.inputs import Inputs
 
-    embedded = Inputs(options.dataset, **shared.inputs(options)).embed()
-    if not current().first:
-        return 0
+    embedded = Inputs(options.dataset, ray=options.ray, **shared.inputs(options)).embed()
     data, about = embedded.data, embedded.about
     for name, (z, _) in data.domains.items():
         print(f"{about['dataset']}/{name}: {len(z)} images, {z.shape[1]} dimensions")

@@ -1,41 +1,58 @@
-"""``clip-tca eval``: zero-shot and adapted accuracy for each domain of a data set, beside the published numbers."""
+"""``clip-tca eval``: accuracy for each domain of a data set, beside the published numbers; ``clip-tca methods``.
+
+A recipe is a TOML file that lists the runs of a table, with the options of the command line:
+
+[all]                       # options of every run
+model = "ViT-B-16-quickgelu"
+[[run]]                     # one run
+dataset = "pacs"
+method = ["zero-shot", "linear-tca"]
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Sequence
 
 from clip_tca.cli import options as shared
+from clip_tca.core.folders import resource
+from clip_tca.core.remote import locate
 from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, GROUPS, METHODS
 from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
 
-STREAM = ("stream", "classes_present", "long_tail", "mix_domains", "unknown_classes")
-PASSED_ON = ("setting", "protocol", "batch_size", "seeds", *STREAM, "profile", "forgetting", "examples")
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PASSED_ON = ("setting", "protocol", "batch_size", "seeds", "stream", "classes_present", "long_tail", "mix_domains",
+             "profile", "examples")  # fmt: skip
+NOT_IN_RECIPES = {"--recipe", "--output", "--format", "--help"}
+
+NATURES = {
+    "transductive": "the whole set at once (transductive)",
+    "online": "batch after batch (online)",
+    "batch": "each batch alone (batch)",
+}
+"""How a method sees the test set, in words."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options of ``eval``."""
     command.description = "Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain."
     shared.add_data(command, required=False, foreign=True)
-    shared.add_foreign(command)
     shared.add_model(command)
     shared.add_prompts(command)
     group = command.add_argument_group("evaluation")
-    group.add_argument(
-        "--method",
-        action="append",
-        type=method,
-        metavar="NAME",
-        help=f"{ALLOWED}; repeatable (default: {', '.join(DEFAULT_METHODS)})",
-    )
+    names = f"{ALLOWED}; repeatable (default: {', '.join(DEFAULT_METHODS)})"
+    group.add_argument("--method", action="append", choices=(*METHODS, *GROUPS), metavar="NAME", help=names)
     shared.add_method(group)
     group.add_argument("--setting", choices=SETTINGS, default="transductive", help="default: %(default)s")
     group.add_argument("--protocol", choices=tuple(PROTOCOLS), default="full", help="default: %(default)s")
     group.add_argument("--batch-size", type=shared.positive, default=128, metavar="N", help="default: %(default)s")
     group.add_argument(
         "--runs",
-        "--seeds",
         dest="seeds",
         type=shared.positive,
         default=1,
@@ -43,30 +60,11 @@ def add(command: argparse.ArgumentParser) -> None:
         help="runs, each with its own shuffle or draw: mean ± standard deviation, from 10 on also the mean of the "
         "worst tenth (default: %(default)s)",
     )
-    group.add_argument("--seed", type=int, help="of the synthetic set (default: 0)")
     group.add_argument("--profile", action="store_true", help="also time plain CLIP, and print what each method costs")
-    group.add_argument("--forgetting", metavar="DOMAIN", help="also test this domain after adapting to each other one")
-    group.add_argument(
-        "--examples",
-        type=int,
-        default=0,
-        metavar="N",
-        help="also list up to N images of each kind whose prediction changed",
-    )
-    group.add_argument("--micro-batch", type=shared.positive, metavar="N", help="images to back-propagate at a time")
-    group.add_argument(
-        "--recipe",
-        metavar="FILE",
-        help="TOML file of runs, or a name in eval/recipes/; options given here override its own",
-    )
-    add_stream(command)
-    shared.add_metrics(shared.add_output(command))
-    shared.add_quiet(command)
-    command.set_defaults(run=run, parser=command, torchrun=True)
-
-
-def add_stream(command: argparse.ArgumentParser) -> None:
-    """Which images a run draws, in which order."""
+    listed = "also list up to N images of each kind whose prediction changed"
+    group.add_argument("--examples", type=int, default=0, metavar="N", help=listed)
+    recipes = "TOML file of runs, or a name in eval/recipes/; options given here override its own"
+    group.add_argument("--recipe", metavar="FILE", help=recipes)
     group = command.add_argument_group("stream (labels make it and reach no method)")
     group.add_argument(
         "--stream",
@@ -75,28 +73,14 @@ def add_stream(command: argparse.ArgumentParser) -> None:
         help="order, online and episodic: shuffled, class after class, or correlated as in StatA, the more the smaller "
         "GAMMA is, such as 0.1, 0.01 or 0.001 (default: %(default)s)",
     )
-    group.add_argument(
-        "--classes-present",
-        metavar="K|A-B",
-        help="classes in each batch, online and episodic, or A to B drawn for each; in the whole domain, transductive",
-    )
-    group.add_argument(
-        "--long-tail", type=float, metavar="RATIO", help="images of the most frequent class for one of the rarest"
-    )
+    present = "classes in each batch, online and episodic, or A to B drawn for each; in the whole domain, transductive"
+    group.add_argument("--classes-present", metavar="K|A-B", help=present)
+    ratio = "images of the most frequent class for one of the rarest"
+    group.add_argument("--long-tail", type=float, metavar="RATIO", help=ratio)
     group.add_argument("--mix-domains", action="store_true", help="one stream over all domains; accuracy by domain")
-    group.add_argument(
-        "--unknown-classes",
-        metavar="LIST|K",
-        help="classes without prompts, by name between commas, or K of them: their images stay, and count for "
-        "unknown_auroc only",
-    )
-
-
-def method(text: str) -> str:
-    """A method's name."""
-    if text in (*METHODS, *GROUPS):
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r}; allowed are {ALLOWED}")
+    shared.add_output(command)
+    shared.add_quiet(command)
+    command.set_defaults(run=run, parser=command)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,42 +88,92 @@ def run(options: argparse.Namespace) -> int:
     shared.check_output(options.output)
     runs = [options]
     if options.recipe is not None:
-        from clip_tca.cli.recipe import arguments, find
-
-        lines = arguments(find(options.recipe), options.parser, options.arguments)
+        lines = recipe_lines(options.recipe, options.parser, options.arguments)
         runs = [options.parser.parse_args(line) for line in lines]
         if any(each.dataset is None for each in runs):
             raise ValueError(f"recipe: {options.recipe}: a run has no dataset; add it there, or give --dataset")
     elif options.dataset is None:
         options.parser.error(f"--dataset or --recipe is needed; data sets are {', '.join(shared.DATASETS)}")
     metrics = list(dict.fromkeys(name for each in runs for name in each.metric or ()))
-    if "unknown_auroc" in metrics and not all(each.unknown_classes for each in runs):
-        raise ValueError("metric: unknown_auroc needs unknown classes; add --unknown-classes LIST|K")
     for each in runs:
         shared.check_inputs(each)
-    from clip_tca.core.processes import current
     from clip_tca.evaluation.runner import evaluate
     from clip_tca.results.rendering import render
 
     records: list[EvaluationRecord] = []
     try:
         for each in runs:
-            records.append(evaluate(each.dataset, **keywords(each)))
+            chosen = {name: getattr(each, name) for name in PASSED_ON}
+            methods, given = each.method or DEFAULT_METHODS, shared.method_options(each)
+            records.append(evaluate(each.dataset, methods=methods, options=given, **chosen, **shared.inputs(each)))
     except BaseException:
-        if records and current().first:  # of a recipe whose later run failed
+        if records:  # of a recipe whose later run failed
             sys.stdout.write(render(records, metrics=metrics))
         raise
-    if current().first:
-        shared.deliver(options, lambda output_format: render(records, output_format, metrics))
+    shared.deliver(options, lambda output_format: render(records, output_format, metrics))
     return 0
 
 
-def keywords(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of :func:`clip_tca.evaluate`."""
-    return {
-        **shared.inputs(options),
-        **shared.given(options, "seed", "text", "labels", "scale", "column", "text_column"),
-        "methods": options.method or DEFAULT_METHODS,
-        "options": shared.method_options(options),
-        **{name: getattr(options, name) for name in PASSED_ON},
-    }
+def recipe_lines(recipe: str, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[list[str]]:
+    """The arguments of ``clip-tca eval`` for each run: the options of the recipe, overridden by those given.
+
+    ``recipe`` is a path, or a name in eval/recipes/ (``clip``).
+    """
+    path = locate(recipe)
+    if not path.is_file():
+        try:
+            path = resource(f"eval/recipes/{recipe}.toml")
+        except FileNotFoundError:
+            raise FileNotFoundError(f"recipe: {recipe}: no such file, and none of that name in eval/recipes/") from None
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not TOML ({error})") from None
+    if unknown := sorted(set(content) - {"all", "run", "title"}):
+        raise ValueError(f"{path}: {unknown[0]!r} is not part of a recipe; allowed are title, [all] and [[run]]")
+    common, runs = content.get("all", {}), content.get("run")
+    if not runs or not isinstance(runs, list) or not all(isinstance(section, dict) for section in (common, *runs)):
+        raise ValueError(f"{path}: no runs; a recipe has [[run]] sections, and may have one [all]")
+    allowed = {option for action in parser._actions for option in action.option_strings} - NOT_IN_RECIPES
+    overridden = {word.split("=")[0] for word in given if word.startswith("--")}
+    lines = []
+    for run in runs:
+        line: list[str] = []
+        for name, value in {**common, **run}.items():
+            option = f"--{name.replace('_', '-')}"
+            if option not in allowed:
+                raise ValueError(f"{path}: {name!r} is not an option of clip-tca eval")
+            values = [f"{key}={inner}" for key, inner in value.items()] if isinstance(value, dict) else value
+            if option in overridden or value is False:
+                continue
+            for inner in values if isinstance(values, list) else [values]:
+                line += [option] if inner is True else [option, str(inner)]
+        lines.append([*line, *given])
+    return lines
+
+
+def add_methods(command: argparse.ArgumentParser) -> None:
+    """``methods`` has no options."""
+    command.set_defaults(run=list_methods)
+
+
+def list_methods(_options: argparse.Namespace) -> int:
+    """Print a summary of every method, what it updates, and whether it needs back-propagation."""
+    from clip_tca.adapters.registry import ADAPTERS
+    from clip_tca.methods.registry import BASES, ZERO_SHOT, base_method
+
+    print("adapters of embeddings (no back-propagation through the model, any data set):")
+    summaries = {name: adapter.summary for name, adapter in ADAPTERS.items()}
+    for name, line in {ZERO_SHOT: "similarity to the prompts; nothing adapts", **summaries}.items():
+        print(f"  {name:22}{line}")
+    print("\nbase methods; NAME+tca puts linear-tca on top:")
+    for name in BASES:
+        base = base_method(name)
+        gradient = "back-propagation" if base.backpropagation else "no back-propagation"
+        print(f"  {name:22}{base.summary}")
+        print(f"  {'':22}sees {base.sees}, {NATURES[base.nature]}; updates {base.updates}; {gradient}")
+        if base.changed:
+            print(f"  {'':22}here: {base.changed}")
+        if base.tuned_on_test:
+            print(f"  {'':22}authors tuned on test data: {base.tuned_on_test}")
+    return 0

@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import re
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from clip_tca.core.checks import check_whole
 from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.datasets.registry import BENCHMARKS
-from clip_tca.results.metrics import METRICS, check_metrics
-from clip_tca.results.schema import FORMATS
+from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
-FOREIGN = (".npy", ".npz", ".pt", ".pth", ".parquet", ".arrow", ".feather", ".ipc", ".tar")
-"""Suffixes of embeddings made elsewhere: those of :mod:`clip_tca.datasets.foreign_files`, which is slow to import."""
-
-DATA = (
-    "data_dir",
-    "hub_id",
-    "revision",
-    "image_column",
-    "label_column",
-    "domain_column",
-    "domains",
-    "corruptions",
-    "severities",
-    "corrupt",
-)
-_MODEL = ("model", "pretrained", "trust_pickle", "device", "precision", "skip_bad", "workers", "encode_batch_size")
-_PROMPTS = ("prompts", "class_names")
+COLUMNS = ("image_column", "label_column", "domain_column")
+DATA = ("data_dir", "hub_id", "revision", *COLUMNS, "domains", "corruptions", "severities", "corrupt")
 
 
 def dataset(text: str) -> str:
@@ -52,8 +36,7 @@ def dataset(text: str) -> str:
 
 def embeddings(text: str) -> str:
     """A data set's name, or a file or folder of embeddings made elsewhere."""
-    path = Path(text)
-    return text if path.suffix.lower() in FOREIGN or path.is_dir() else dataset(text)
+    return text if Path(text).suffix or Path(text).is_dir() else dataset(text)
 
 
 def positive(text: str) -> int:
@@ -73,61 +56,46 @@ def number(text: str) -> float:
 
 def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: bool = False) -> None:
     """Which images; ``foreign`` allows embeddings made elsewhere as well."""
-    group = command.add_argument_group("data")
+    add = command.add_argument_group("data").add_argument
     stored = "FILE.safetensors; or with --text a file or folder of embeddings" if foreign else "FILE.safetensors"
     kind = embeddings if foreign else dataset
-    group.add_argument("--dataset", required=required, type=kind, help=f"{', '.join(DATASETS)} or {stored}")
-    group.add_argument("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: the hub")
-    group.add_argument("--hub-id", metavar="ID", help="data set on the hub, a saved data set, or Parquet")
-    group.add_argument("--revision", help="commit or tag on the hub")
+    add("--dataset", required=required, type=kind, help=f"{', '.join(DATASETS)} or {stored}")
+    add("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: the hub")
+    add("--hub-id", metavar="ID", help="data set on the hub, a saved data set, or Parquet")
+    add("--revision", help="commit or tag on the hub")
     for what in ("image", "label", "domain"):
-        group.add_argument(f"--{what}-column", metavar="NAME", help=f"column with the {what}s of a hub data set")
-    group.add_argument("--domain", dest="domains", action="append", metavar="NAME", help="only this domain; repeatable")
-    group.add_argument(
-        "--corruption",
-        dest="corruptions",
-        action="append",
-        metavar="NAME",
-        help="only this corruption of cifar10-c, …; repeatable (default: the 15 common ones)",
-    )
-    group.add_argument(
-        "--severity",
-        dest="severities",
-        action="append",
-        type=positive,
-        metavar="1..5",
-        help="of corruptions; repeatable (default: 5)",
-    )
-    group.add_argument("--corrupt", metavar="NAME:SEVERITY", help="corrupt the images first, such as gaussian_noise:3")
+        add(f"--{what}-column", metavar="NAME", help=f"column with the {what}s of a hub data set")
+    add("--domain", dest="domains", action="append", metavar="NAME", help="only this domain; repeatable")
+    corruptions = "only this corruption of cifar10-c, …; repeatable (default: the 15 common ones)"
+    add("--corruption", dest="corruptions", action="append", metavar="NAME", help=corruptions)
+    levels = "of corruptions; repeatable (default: 5)"
+    add("--severity", dest="severities", action="append", type=positive, metavar="1..5", help=levels)
+    add("--corrupt", metavar="NAME:SEVERITY", help="corrupt the images first, such as gaussian_noise:3")
+    if foreign:
+        add = command.add_argument_group("embeddings made elsewhere (--dataset FILE|DIR)").add_argument
+        add("--text", metavar="FILE", help="text embeddings: (classes, d) or (templates, classes, d)")
+        add("--labels", metavar="FILE", help="true classes: .npy, .pt or text; for scoring only")
+        add("--scale", type=number, metavar="S", help="logit scale (default: that of the text file, else 100)")
+        add("--column", metavar="NAME", help="array, tensor or list column with the embeddings")
+        add("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
 
 
 def add_model(command: argparse.ArgumentParser) -> None:
     """Which encoder, on which device, in which precision."""
     group = command.add_argument_group("model")
-    add_option = group.add_argument
-    add_option(
+    add = group.add_argument
+    add(
         "--model",
         help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR, transformers:OWNER/NAME|DIR or demo (default: "
         "ViT-B-16-quickgelu); a classifier with its own head: torchvision:NAME, timm:NAME",
     )
-    add_option("--pretrained", metavar="TAG|FILE", help="its weights (default: openai, or the library's)")
-    add_trust(group)
-    add_option("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    add_option("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
-    add_option("--skip-bad", action="store_true", default=None, help="continue without images that can't be read")
-    add_option("--no-cache", action="store_true", help="neither read nor write the embedding store")
-    add_option(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes that decode images (default: cores, at most 8; half on a CPU)",
-    )
-    add_option("--encode-batch-size", type=positive, metavar="N", help="images encoded together (default: 64)")
-
-
-def add_trust(group: argparse._ArgumentGroup) -> None:
-    """Whether weights may be a pickle, which can run code."""
-    group.add_argument("--trust-pickle", action="store_true", help="load a legacy checkpoint, which can run any code")
+    add("--pretrained", metavar="TAG|FILE", help="its weights (default: openai, or the library's)")
+    add("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    add("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
+    add("--skip-bad", action="store_true", default=None, help="continue without images that can't be read")
+    add("--no-cache", action="store_true", help="neither read nor write the embedding store")
+    workers = "processes that decode images (default: cores, at most 8; half on a CPU)"
+    add("--workers", type=int, metavar="N", help=workers)
 
 
 def add_prompts(command: argparse.ArgumentParser) -> None:
@@ -139,28 +107,13 @@ def add_prompts(command: argparse.ArgumentParser) -> None:
         help="single, watt, clip80; of the data set: clip (OpenAI's), coop; a file of templates; a .json file of "
         "descriptions of each class (default: single)",
     )
-    group.add_argument(
-        "--class-names",
-        metavar="raw|clean|FILE",
-        help="default: clean; raw in --protocol watt; of a model with its own head, a file names all outputs",
-    )
+    names = "default: clean; raw in --protocol watt; of a model with its own head, a file names all outputs"
+    group.add_argument("--class-names", metavar="raw|clean|FILE", help=names)
 
 
 def add_quiet(command: argparse.ArgumentParser) -> None:
     """Whether progress is shown."""
     command.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr; results and warnings stay")
-
-
-def add_foreign(command: argparse.ArgumentParser) -> None:
-    """What embeddings made elsewhere need."""
-    group = command.add_argument_group("embeddings made elsewhere (--dataset FILE|DIR)")
-    group.add_argument("--text", metavar="FILE", help="text embeddings: (classes, d) or (templates, classes, d)")
-    group.add_argument("--labels", metavar="FILE", help="true classes: .npy, .pt or text; for scoring only")
-    group.add_argument(
-        "--scale", type=number, metavar="S", help="logit scale (default: that of the text file, else 100)"
-    )
-    group.add_argument("--column", metavar="NAME", help="array, tensor or list column with the embeddings")
-    group.add_argument("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
 
 
 def add_method(group: argparse._ArgumentGroup) -> None:
@@ -197,8 +150,7 @@ def parse_value(text: str) -> Any:
 
 def method_options(options: argparse.Namespace) -> dict[str, Any]:
     """The options of methods that were given, as values."""
-    names = [name for name in ("k", "shares", "solver", "micro_batch") if hasattr(options, name)]
-    values = given(options, *names) | dict(options.set or [])
+    values = given(options, "k", "shares", "solver") | dict(options.set or [])
     parsed = {name: parse_value(str(value)) for name, value in values.items()}
     if isinstance(parsed.get("shares"), str) and Path(parsed["shares"]).suffix:
         parsed["shares"] = read_shares(locate(parsed["shares"]))
@@ -224,24 +176,16 @@ def read_shares(path: Location) -> list[float] | dict[str, float]:
         ) from None
 
 
-def add_output(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Format and file of the result."""
+def add_output(command: argparse.ArgumentParser) -> None:
+    """Format and file of the result, and which measures its table shows."""
     group = command.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, help="default: table; with --output, by the file's suffix")
     group.add_argument("--output", "-o", metavar="FILE", help="also write to this file; whole or not at all")
-    return group
-
-
-def add_metrics(group: argparse._ArgumentGroup) -> None:
-    """Which measures the table shows."""
-    group.add_argument(
-        "--metric",
-        action="extend",
-        type=metrics,
-        metavar="NAME",
-        help="columns of the table; one measure is shown by domain, several as averages; repeatable, or between "
-        f"commas: {', '.join(METRICS)} (default: accuracy)",
+    columns = (
+        "columns of the table; one measure is shown by domain, several as averages; repeatable, or between commas: "
+        f"{', '.join(METRICS)} (default: accuracy)"
     )
+    group.add_argument("--metric", action="extend", type=metrics, metavar="NAME", help=columns)
 
 
 def metrics(text: str) -> list[str]:
@@ -254,7 +198,10 @@ def metrics(text: str) -> list[str]:
 
 def inputs(options: argparse.Namespace) -> dict[str, Any]:
     """The options of data, model and prompts that were given, for :class:`clip_tca.evaluation.inputs.Inputs`."""
-    return given(options, *DATA, *_MODEL, *_PROMPTS) | {"cache": not options.no_cache, "progress": not options.quiet}
+    from clip_tca.evaluation.inputs import Inputs
+
+    names = vars(options).keys() & {field.name for field in fields(Inputs)} - {"dataset", "ray"}
+    return given(options, *names) | {"cache": not options.no_cache, "progress": not options.quiet}
 
 
 def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -265,15 +212,10 @@ def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 def check_inputs(options: argparse.Namespace) -> None:
     """Raise, before torch is imported, for a file of this machine that is not there, or for a k that is none."""
     named = vars(options)
-    for name in ("dataset", "text", "head", "labels", "class_names", "load_state", "state"):
+    for name in ("dataset", "data_dir", "text", "head", "labels", "class_names", "load_state", "state"):
         path = named.get(name)
         if path and path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
-            raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file; check its name")
-    folder, source = named.get("data_dir"), named.get("embeddings")
-    if folder is not None and not is_url(folder) and not Path(folder).exists():
-        raise FileNotFoundError(f"{folder}: no such folder; --data-dir names the folder that holds the images")
-    if source not in (None, "-") and not is_url(source) and not Path(source).exists() and not glob.glob(source):
-        raise FileNotFoundError(f"{source}: no such file, folder or pattern; check its name, or give - for a pipe")
+            raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file or folder; check its name")
     if named.get("k") is not None:
         check_whole("k", parse_value(named["k"]), also="auto")
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from clip_tca.cli import options as shared
-from clip_tca.studies.registry import NAMES
+from clip_tca.studies import STUDIES, study_class
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -15,45 +15,41 @@ def add(command: argparse.ArgumentParser) -> None:
         "Measure one study and print its finding; with --output also write its record and its figure. "
         "Without a name: list the studies."
     )
-    command.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    command.add_argument("name", nargs="?", choices=STUDIES, metavar="NAME", help=", ".join(STUDIES))
     shared.add_data(command, required=False)
     shared.add_model(command)
     shared.add_prompts(command)
     group = command.add_argument_group("study")
     group.add_argument("--reference", metavar="DOMAIN", help="the source-like domain (default: photo, if there is one)")
-    group.add_argument(
-        "--set",
-        action="append",
-        type=shared.assignment,
-        metavar="NAME=VALUE",
-        help="an option of the study; several as A,B",
-    )
+    chosen = "an option of the study; several as A,B"
+    group.add_argument("--set", action="append", type=shared.assignment, metavar="NAME=VALUE", help=chosen)
     group.add_argument("--output", "-o", metavar="PREFIX", help="write PREFIX.json, PREFIX.svg and PREFIX.png")
-    group.add_argument("--no-figure", action="store_true", help="write the record only; needs no matplotlib")
     shared.add_quiet(command)
     command.set_defaults(run=run, parser=command)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print the finding, write the files."""
+    """Measure, print the finding, write the files; without a name list every study and its place in the paper."""
     if options.name is None:
-        return list_studies()
+        for name in STUDIES:
+            study = study_class(name)
+            data = "" if study.needs_data else "; makes its own data"
+            print(f"{name:14}{study.summary}\n{'':14}{study.paper}{data}")
+        return 0
     shared.check_inputs(options)
-    from clip_tca.studies.registry import study_class
-    from clip_tca.studies.study_run import check_matplotlib, output_files, run_study, save_study
+    from clip_tca.studies.frame import check_matplotlib, output_files, run_study, save_study
 
     study = study_class(options.name)
     if study.needs_data and options.dataset is None:
         options.parser.error(f"{options.name} needs --dataset; data sets are {', '.join(shared.DATASETS)}")
     if options.output is not None:
-        if not options.no_figure:
-            check_matplotlib()
-        for path in output_files(options.output, not options.no_figure).values():
+        check_matplotlib()
+        for path in output_files(options.output).values():
             shared.check_output(path)
     given = {name: values(text) for name, text in options.set or []}
     inputs = shared.inputs(options) if study.needs_data else {"progress": not options.quiet}
     record = run_study(options.name, options.dataset, reference=options.reference, options=given, **inputs)
-    written = [] if options.output is None else save_study(record, options.output, not options.no_figure)
+    written = [] if options.output is None else save_study(record, options.output)
     where = f" on {record['dataset']}" if record["dataset"] else ""
     where += f", source-like domain {record['reference']}" if record["reference"] else ""
     print(f"{options.name}{where}: {record['title']} (paper: {record['paper']})")
@@ -68,14 +64,3 @@ def values(text: str) -> Any:
     """``3``, ``0.5``, ``auto``, or several as ``1,4,16``."""
     parts = [shared.parse_value(part.strip()) for part in text.split(",")]
     return parts if "," in text else parts[0]
-
-
-def list_studies() -> int:
-    """Every study with the question it answers and where it is in the paper."""
-    from clip_tca.studies.registry import study_class
-
-    for name in NAMES:
-        study = study_class(name)
-        data = "" if study.needs_data else "; makes its own data"
-        print(f"{name:14}{study.summary}\n{'':14}{study.paper}{data}")
-    return 0

@@ -17,32 +17,29 @@ def is_whole(value: Any, least: int) -> bool:
 
 def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise ValueError unless ``value`` is one of ``allowed``."""
-    if value not in allowed:
-        raise ValueError(f"{name}: {value!r}; allowed are {', '.join(map(str, allowed))}")
+    _require(value in allowed, name, value, ", ".join(map(str, allowed)))
 
 
 def check_flag(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a bool: any other value would count as true."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}: {value!r}; allowed are true and false")
+    _require(isinstance(value, bool), name, value, "true and false")
 
 
 def check_whole(name: str, value: Any, least: int = 1, most: float = math.inf, *, also: str | None = "") -> None:
     """Raise ValueError unless ``value`` is a whole number from ``least`` to ``most``, or is ``also``."""
-    if not (_is(value, also) or (is_whole(value, least) and value <= most)):
-        raise ValueError(f"{name}: {value!r}; allowed are {_also(also)}whole numbers {_range(least, most)}")
+    fits = is_whole(value, least) and value <= most
+    _require(fits, name, value, f"whole numbers {_range(least, most)}", also)
 
 
 def check_number(name: str, value: Any, low: float = 0, high: float = math.inf, *, also: str | None = "") -> None:
     """Raise ValueError unless ``value`` is a finite number from ``low`` to ``high``, or is ``also``."""
-    if not (_is(value, also) or (_finite(value) and low <= value <= high)):
-        raise ValueError(f"{name}: {value!r}; allowed are {_also(also)}numbers {_range(low, high)}")
+    _require(_finite(value) and low <= value <= high, name, value, f"numbers {_range(low, high)}", also)
 
 
 def check_positive(name: str, value: Any, high: float = math.inf) -> None:
     """Raise ValueError unless ``value`` is a finite number above 0, up to ``high``."""
-    if not (_finite(value) and 0 < value <= high):
-        raise ValueError(f"{name}: {value!r}; allowed are numbers above 0{f', up to {high}' * (high < math.inf)}")
+    allowed = f"numbers above 0{f', up to {high}' * (high < math.inf)}"
+    _require(_finite(value) and 0 < value <= high, name, value, allowed)
 
 
 def as_list(name: str, value: Any) -> list[Any]:
@@ -88,12 +85,9 @@ def _finite(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) < math.inf
 
 
-def _is(value: Any, also: str | None) -> bool:
-    return also != "" and (value is None if also is None else isinstance(value, str) and value == also)
-
-
-def _also(also: str | None) -> str:
-    return "" if also == "" else f"{also!r} or "
+def _require(fits: bool, name: str, value: Any, allowed: str, also: str | None = "") -> None:
+    if not fits and (also == "" or type(value) is not type(also) or value != also):
+        raise ValueError(f"{name}: {value!r}; allowed are {'' if also == '' else f'{also!r} or '}{allowed}")
 
 
 def _range(low: float, high: float) -> str:

@@ -97,7 +97,8 @@ def as_number(name: str, value: Any) -> float:
     Raises:
         ValueError: If it is none, or not finite.
     """
-    single = value.item() if isinstance(value, (Tensor, np.ndarray, np.generic)) and _size(value) == 1 else value
+    arrays = (Tensor, np.ndarray, np.generic)
+    single = value.item() if isinstance(value, arrays) and math.prod(value.shape) == 1 else value
     if isinstance(single, bool) or not isinstance(single, (int, float)) or not abs(single) < float("inf"):
         raise ValueError(f"{name}: {one_line(repr(value))}; a number is needed, or a tensor of one")
     return float(single)
@@ -137,7 +138,7 @@ def _from_objects(z: np.ndarray, name: str) -> Tensor | np.ndarray:
 
 def _stacked(vectors: Sequence[Any], name: str) -> Tensor | np.ndarray:
     """Vectors as a matrix; numbers as a vector."""
-    if absent := [i for i, vector in enumerate(vectors) if _is_missing(vector)]:
+    if absent := [i for i, v in enumerate(vectors) if v is None or _kind(v) == "NAType" or (_depth(v) == 0 and v != v)]:
         raise ValueError(
             f"{name}: row {absent[0]} is missing; leave such rows out: z.dropna() in pandas, z.drop_nulls() in polars, "
             "z.drop_null() in pyarrow"
@@ -155,10 +156,6 @@ def _stacked(vectors: Sequence[Any], name: str) -> Tensor | np.ndarray:
     return made.astype(np.float32) if plain and made.dtype == np.float64 else made
 
 
-def _is_missing(vector: Any) -> bool:
-    return vector is None or (isinstance(vector, float) and math.isnan(vector)) or _kind(vector) == "NAType"
-
-
 def _depth(value: Any) -> int:
     """Dimensions of an array or of nested lists; -1 for anything else."""
     if isinstance(value, (Tensor, np.ndarray)):
@@ -169,10 +166,6 @@ def _depth(value: Any) -> int:
         inner = _depth(value[0]) if value else 0
         return inner + 1 if inner >= 0 else -1
     return -1
-
-
-def _size(value: Tensor | np.ndarray | np.generic) -> int:
-    return value.numel() if isinstance(value, Tensor) else value.size
 
 
 def _kind(z: Any) -> str:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is a GPU where there is one, else the CPU; of several processes (``torchrun``) each takes its own."""
+    """``auto`` is CUDA if it is there, else the CPU: MPS was reported to embed wrongly, without an error."""
     if name == "auto":
-        kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        name = next((kind for kind, available in kinds.items() if available), "cpu")
-    if name == "cuda" and "LOCAL_RANK" in os.environ and torch.cuda.device_count():
-        return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     try:
         device = torch.device(name)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
+import itertools
 import os
+import platform
 import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from clip_tca.core.folders import default_root
 from clip_tca.core.remote import Location, RemotePath
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ PART = ".part"
 WHOLE = ".whole"
 """Suffix before that one when the content is complete and only the rename is left."""
 
+_RUN, _COUNT = os.urandom(4).hex(), itertools.count()
+"""With the machine and the process id, they make temporary names unique, also where process ids begin anew."""
+
 
 @contextmanager
 def atomic(path: Location) -> Iterator[Path]:
@@ -38,9 +43,14 @@ def atomic(path: Location) -> Iterator[Path]:
     the file, even if the system's has none, as when the disk is full.
     """
     if isinstance(path, RemotePath):
-        with scratch() as folder:
+        with scratch(path) as folder:
             yield folder / path.name
-            _upload(folder / path.name, path)
+            try:
+                path.put(folder / path.name)
+            except OSError as error:
+                kept = Path(tempfile.mkdtemp(prefix="clip-tca-kept-")) / path.name
+                shutil.move(folder / path.name, kept)
+                raise OSError(f"{error}; it is kept in {kept}") from error
         return
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -48,40 +58,73 @@ def atomic(path: Location) -> Iterator[Path]:
         return
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist; create it first")
-    folder, handle = _locked_folder(path)
-    part, whole = folder / path.name, folder.with_suffix(f"{WHOLE}{PART}")
-    with ExitStack() as stack:
-        _close_after(stack, handle)
-        stack.callback(whole.unlink, missing_ok=True)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        stack.enter_context(_naming(path))
+    with scratch(path) as folder:
+        part, whole = folder / path.name, folder.with_suffix(f"{WHOLE}{PART}")
         yield part  # libraries may write more files beside it, or replace it
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(part, 0o666 & ~umask)
-        _close_after(stack, _lock_if_possible(part))
-        os.replace(part, whole)  # out of the folder first, so that the last step is one atomic rename
-        shutil.rmtree(folder)
-        os.replace(whole, path)
-
-
-def _upload(local: Path, path: RemotePath) -> None:
-    try:
-        path.put(local)
-    except OSError as error:
-        kept = Path(tempfile.mkdtemp(prefix="clip-tca-kept-")) / path.name
-        shutil.move(local, kept)
-        raise OSError(f"{error}; it is kept in {kept}") from error
+        try:
+            os.replace(part, whole)  # out of the folder first, so that the last step is one atomic rename
+            shutil.rmtree(folder)
+            os.replace(whole, path)
+        finally:
+            whole.unlink(missing_ok=True)
 
 
 @contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder for temporary files, in TMPDIR; that of a killed run is removed by the next."""
-    folder, handle = _locked_folder(Path(tempfile.gettempdir()) / "clip-tca")
-    with ExitStack() as stack:
-        _close_after(stack, handle)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+def scratch(target: Location | None = None) -> Iterator[Path]:
+    """A folder for temporary files, beside the ``target`` that they become; without one on a disk, in the cache folder.
+
+    What a killed run has left there is removed by the next one.
+    """
+    near = target if isinstance(target, Path) else default_root() / "tmp" / "run"
+    near.parent.mkdir(parents=True, exist_ok=True)
+    prefix = _prefix(near)
+    sweep(near.parent / name for name in os.listdir(near.parent) if name.startswith(prefix))
+    folder = near.parent / f"{prefix}{_host()}-{os.getpid()}-{_RUN}{next(_COUNT):x}{PART}"
+    folder.mkdir(mode=0o700)
+    try:
         yield folder
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(target or near)) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(path: Path) -> str:
+    """The prefix of temporary names for ``path``; a name near the length limit is hashed."""
+    name = os.fsencode(path.name)
+    return f".{path.name if len(name) < 200 else hashlib.sha256(name).hexdigest()}."
+
+
+def _host() -> str:
+    """This machine, and the container in it: others that share a folder have processes of the same numbers."""
+    container = ""
+    with suppress(OSError):  # the name of the process numbers' space, on Linux
+        container = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{platform.node()} {container}".encode()).hexdigest()[:8]
+
+
+def sweep(leftovers: Iterable[Path]) -> None:
+    """Remove those temporary files and folders whose process, on this machine, has ended."""
+    ours = re.compile(rf"\..+\.{_host()}-(\d+)-([0-9a-f]{{8}})[0-9a-f]+(\{WHOLE})?\{PART}", re.DOTALL)
+    for leftover in leftovers:
+        if (found := ours.fullmatch(leftover.name)) and not _alive(int(found[1]), found[2]):
+            with suppress(OSError):
+                shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
+
+
+def _alive(process: int, run: str) -> bool:
+    if process == os.getpid():
+        return run == _RUN
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # it may be another user's
+    return True
 
 
 @contextmanager
@@ -93,85 +136,6 @@ def local_copy(path: Location) -> Iterator[Path]:
     with scratch() as folder:
         path.get(folder / path.name)
         yield folder / path.name
-
-
-def _prefix(path: Path) -> str:
-    """The prefix of temporary names for ``path``; a name near the length limit is hashed."""
-    name = os.fsencode(path.name)
-    return f".{path.name if len(name) < 200 else hashlib.sha256(name).hexdigest()}."
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _close_after(stack: ExitStack, handle: int | None) -> None:
-    if handle is not None:
-        stack.callback(os.close, handle)
-
-
-def _locked_folder(path: Path) -> tuple[Path, int | None]:
-    """A new folder beside ``path``, and the lock on it if the system has locks; those of killed runs are removed."""
-    sweep_beside(path)
-    while True:
-        folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=_prefix(path), suffix=PART))
-        try:
-            return folder, _lock_if_possible(folder)
-        except (BlockingIOError, FileNotFoundError):  # another run removed it as a leftover before it was locked
-            continue
-
-
-def _lock_if_possible(path: Path) -> int | None:
-    try:
-        return lock(path)
-    except (BlockingIOError, FileNotFoundError):
-        raise
-    except OSError:
-        return None
-
-
-def lock(path: Path, wait: bool = False) -> int:
-    """Lock ``path`` against other runs; the lock ends when the returned handle is closed or the process ends.
-
-    BlockingIOError if another run holds the lock, unless ``wait``; FileNotFoundError if ``path`` is gone; another
-    OSError if this system or file system has no such locks.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        raise OSError(errno.ENOLCK, "no locks on this system") from None
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.stat(path), os.fstat(handle)):
-            raise FileNotFoundError(errno.ENOENT, "replaced in the meantime", str(path))
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
-
-
-def sweep(leftovers: Iterable[Path]) -> None:
-    """Remove the leftovers of killed runs; what another run is still writing is locked, and stays."""
-    for leftover in leftovers:
-        with suppress(OSError):
-            handle = lock(leftover)
-            try:
-                shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink()
-            finally:
-                os.close(handle)
-
-
-def sweep_beside(path: Path) -> None:
-    """Remove what killed runs that wrote ``path`` have left beside it."""
-    ours = re.compile(rf"{re.escape(_prefix(path))}[a-z0-9_]{{8}}({re.escape(WHOLE)})?{re.escape(PART)}")
-    sweep(path.parent / name for name in os.listdir(path.parent) if ours.fullmatch(name))
 
 
 def write_text(path: Location, text: str) -> None:
@@ -197,12 +161,11 @@ def write_tensors(path: Location, tensors: dict[str, Tensor], metadata: dict[str
 
 def natural_order(paths: Iterable[L]) -> list[L]:
     """Paths in the order of the numbers in their names: shard_2 before shard_10."""
-    return sorted(paths, key=lambda path: [*natural_key(path.name), *natural_key(str(path))])
 
+    def key(text: str) -> list[int | str]:
+        return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
-def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """What names are sorted by: numbers in them by their value."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    return sorted(paths, key=lambda path: (key(path.name), key(str(path))))
 
 
 def sha256(path: Location) -> str:

@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from types import SimpleNamespace
+from typing import IO, Any
 
 from clip_tca.core.checks import one_line
 
@@ -27,37 +28,14 @@ _MARKS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "LastModified", "last_m
 """What stores call a mark that changes with the content of a file, the best first."""
 
 
-class Stat(NamedTuple):
-    """What ``Path.stat`` says, as far as it is asked."""
-
-    st_size: int
-
-
 class RemotePath:
-    """A file or folder in a store."""
+    """A file or folder in a store; ``name``, ``stem`` and ``suffix`` are those of pathlib."""
 
     def __init__(self, fs: Any, key: str, url: str) -> None:
         """``key`` is its name in the store ``fs``, ``url`` the whole address."""
         self.fs, self.key, self.url = fs, key, url
-
-    @property
-    def _last(self) -> PurePosixPath:
-        return PurePosixPath(self.key.rstrip("/"))
-
-    @property
-    def name(self) -> str:
-        """The last part of the address."""
-        return self._last.name
-
-    @property
-    def stem(self) -> str:
-        """The name without its suffix."""
-        return self._last.stem
-
-    @property
-    def suffix(self) -> str:
-        """The end of the name, such as ``.npy``."""
-        return self._last.suffix
+        last = PurePosixPath(key.rstrip("/"))
+        self.name, self.stem, self.suffix = last.name, last.stem, last.suffix
 
     @property
     def parent(self) -> RemotePath:
@@ -67,23 +45,8 @@ class RemotePath:
     def __truediv__(self, part: str) -> RemotePath:
         return RemotePath(self.fs, f"{self.key.rstrip('/')}/{part}", f"{self.url.rstrip('/')}/{part}")
 
-    def with_name(self, name: str) -> RemotePath:
-        """Another file in the same folder."""
-        return self.parent / name
-
     def __str__(self) -> str:
         return self.url
-
-    def __repr__(self) -> str:
-        return f"RemotePath({self.url!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemotePath) and (self.fs, self.key) == (other.fs, other.key)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    # -- reading -------------------------------------------------------------------------------------------------------
 
     def open(self, mode: str = "rb") -> IO[bytes]:
         """The file, read by ranges."""
@@ -112,13 +75,9 @@ class RemotePath:
             found: dict[str, Any] = self.fs.info(self.key)
             return found
 
-    def stat(self) -> Stat:
-        """Its size."""
-        return Stat(int(self.info().get("size") or 0))
-
-    def stamp(self) -> list[Any]:
-        """Size and the store's mark of the content: they differ if the content does."""
-        return _stamp(self.info())
+    def stat(self) -> SimpleNamespace:
+        """Its size, called ``st_size`` as for a local file."""
+        return SimpleNamespace(st_size=int(self.info().get("size") or 0))
 
     def exists(self) -> bool:
         """Whether there is a file or folder."""
@@ -143,28 +102,25 @@ class RemotePath:
         """What is in the folder."""
         with self._saying("can't be read"):
             found = self.fs.ls(self.key, detail=False)
-        return (self / PurePosixPath(key.rstrip("/")).name for key in found if key.rstrip("/") != self.key.rstrip("/"))
+        return (self / key.rstrip("/").rpartition("/")[2] for key in found if key.rstrip("/") != self.key.rstrip("/"))
 
     def files(self) -> dict[str, tuple[RemotePath, list[Any]]]:
         """Every file below the folder, by its name in it, with its stamp; a file is alone in it."""
         if self.is_file():
-            return {self.name: (self, self.stamp())}
+            return {self.name: (self, stamp(self))}
         with self._saying("can't be read"):
             found = self.fs.find(self.key, detail=True)
         start = len(self.fs._strip_protocol(self.url).rstrip("/")) + 1
-        return {
-            key[start:]: (RemotePath(self.fs, key, self.fs.unstrip_protocol(key)), _stamp(info))
-            for key, info in found.items()
-        }
+        return {key[start:]: (self._other(key), _stamp(info)) for key, info in found.items()}
 
     def matches(self) -> list[RemotePath]:
         """The files that it stands for as a glob pattern."""
         with self._saying("can't be read"):
             found = self.fs.glob(self.key, detail=True)
-        files = [key for key, info in found.items() if info["type"] == "file"]
-        return [RemotePath(self.fs, key, self.fs.unstrip_protocol(key)) for key in files]
+        return [self._other(key) for key, info in found.items() if info["type"] == "file"]
 
-    # -- writing -------------------------------------------------------------------------------------------------------
+    def _other(self, key: str) -> RemotePath:
+        return RemotePath(self.fs, key, self.fs.unstrip_protocol(key))
 
     def put(self, local: Path) -> None:
         """Upload a file: it appears whole, or not at all, and replaces one that is there."""
@@ -183,11 +139,6 @@ class RemotePath:
                 with suppress(Exception):
                     self.fs.rm_file(part)
                 raise
-
-    def write_text(self, text: str) -> None:
-        """Write a few lines, for ourselves: no other file may ever stand for them."""
-        with self._saying("can't be written"):
-            self.fs.pipe_file(self.key, text.encode())
 
     def unlink(self, missing_ok: bool = False) -> None:
         """Remove it."""
@@ -237,19 +188,17 @@ def locate(address: str | Location) -> Location:
         extra = EXTRAS.get(protocol)
         remedy = f"pip install 'clip-tca[{extra}]'" if extra else one_line(error)
         raise ValueError(f"{address}: a package for {protocol}:// is missing; {remedy}") from None
-    except ValueError as error:
+    except Exception as error:
         raise ValueError(
             f"{address}: {one_line(error)}; allowed are paths, and what fsspec knows: s3://, gs://, hf://, memory://, …"
-        ) from None
-    except Exception as error:
-        raise OSError(f"{address} can't be opened ({one_line(error)}); check the address and your rights") from error
+        ) from error
     return Path(key) if "file" in _protocols(fs) else RemotePath(fs, key, address)
 
 
 def stamp(path: Location) -> list[Any]:
     """Size and time, or the store's mark, of a file: they differ if its content does."""
     if isinstance(path, RemotePath):
-        return path.stamp()
+        return _stamp(path.info())
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
 

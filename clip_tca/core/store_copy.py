@@ -12,13 +12,12 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from clip_tca.core.files import atomic, write_text
+from clip_tca.core.files import atomic
 from clip_tca.core.progress import tracked
 from clip_tca.core.remote import RemotePath
 
-STAMPS = ".stamps.json"
-OFTEN = 200
-"""Files after which the stamps are written."""
+STAMPS = ".stamps"
+"""A line ``[name, stamp]`` for each copied file."""
 
 
 def copied(source: RemotePath, root: Path, shown: bool = False) -> Path:
@@ -35,28 +34,22 @@ def copied(source: RemotePath, root: Path, shown: bool = False) -> Path:
         raise ValueError(f"{source}: a file is called {strange!r}, which leads out of the folder; rename it")
     folder = root / f"{source.name}-{hashlib.sha256(str(source).encode()).hexdigest()[:12]}"
     folder.mkdir(parents=True, exist_ok=True)
-    known = _stamps(folder)
-    old = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    for name, path in old.items():
-        if name != STAMPS and name not in files:
+    for path in [path for path in folder.rglob("*") if path.is_file() and path != folder / STAMPS]:
+        if path.relative_to(folder).as_posix() not in files:
             path.unlink()
-    missing = [name for name, (_, stamp) in files.items() if known.get(name) != stamp or name not in old]
-    try:
-        for number, name in enumerate(tracked(missing, len(missing), f"copying {source.name}", "file", shown), 1):
-            remote, stamp = files[name]
+    with (folder / STAMPS).open("a+", encoding="utf-8") as log:
+        log.seek(0)
+        known: dict[str, Any] = {}
+        for line in log:
+            with suppress(ValueError, TypeError):  # the last one of a killed run
+                known.update([json.loads(line)])
+        missing = [
+            name for name, (_, stamp) in files.items() if known.get(name) != stamp or not (folder / name).exists()
+        ]
+        for name in tracked(missing, len(missing), f"copying {source.name}", "file", shown):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with atomic(folder / name) as part:
-                remote.get(part)
-            known[name] = stamp
-            if number % OFTEN == 0:
-                write_text(folder / STAMPS, json.dumps(known))
-    finally:
-        write_text(folder / STAMPS, json.dumps({name: stamp for name, stamp in known.items() if name in files}))
+                files[name][0].get(part)
+            log.write(f"{json.dumps([name, files[name][1]])}\n")
+            log.flush()
     return folder / source.name if source.is_file() else folder
-
-
-def _stamps(folder: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        found = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    return {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -73,19 +72,6 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
         )
 
 
-def check_logits(logits: Tensor | np.ndarray | None, rows: Tensor, classes: int) -> Tensor | None:
-    """Finite class scores ``(n, classes)`` of another method, on the device of ``rows`` ``(n, d)``; else ValueError."""
-    if logits is None:
-        return None
-    scores = to_tensor(logits, "logits")
-    if scores.shape != (len(rows), classes):
-        raise ValueError(
-            f"logits: shape {tuple(scores.shape)}, but {(len(rows), classes)} is needed: (embeddings, classes)"
-        )
-    check_rows(scores, name="logits")
-    return scores.to(rows.device)
-
-
 def is_fake(z: Tensor) -> bool:
     """Whether ``z`` has a shape and a device but no values, as in tracing."""
     return z.is_meta or type(z).__name__ == "FakeTensor"
@@ -93,14 +79,15 @@ def is_fake(z: Tensor) -> bool:
 
 def check_labels(labels: Tensor | np.ndarray | list[int], n: int, classes: int, device: torch.device) -> Tensor:
     """Class indices ``(n,)`` as int64 on ``device``; ValueError unless ``n`` whole numbers below ``classes``."""
+    use = f"use whole numbers from 0 to {classes - 1}"
     try:
         y = labels.detach() if isinstance(labels, Tensor) else torch.as_tensor(np.asarray(labels))
     except (TypeError, ValueError, RuntimeError):
-        raise ValueError(f"labels: not a vector of numbers; use whole numbers from 0 to {classes - 1}") from None
+        raise ValueError(f"labels: not a vector of numbers; {use}") from None
     if y.ndim != 1 or len(y) != n:
         raise ValueError(f"labels: shape {tuple(y.shape)}, but there are {n} embeddings; one label for each is needed")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise ValueError(f"labels: dtype {y.dtype} is not allowed; use whole numbers from 0 to {classes - 1}")
+        raise ValueError(f"labels: dtype {y.dtype} is not allowed; {use}")
     y = y.to(device=device, dtype=torch.int64)
     if bool(((y < 0) | (y >= classes)).any()):
         raise ValueError(f"labels: values {int(y.min())} to {int(y.max())}; allowed are 0 to {classes - 1}")
@@ -112,14 +99,9 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def double_dtype(device: torch.device) -> torch.dtype:
-    """The dtype in which statistics are kept: float64, except on ``mps``, which has none."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 def double(z: Tensor) -> Tensor:
-    """``z`` in the dtype in which statistics are kept."""
-    return z.to(double_dtype(z.device))
+    """``z`` in the dtype in which statistics are kept: float64, except on ``mps``, which has none."""
+    return z.to(torch.float32 if z.device.type == "mps" else torch.float64)
 
 
 def unit(z: Tensor) -> Tensor:
@@ -134,8 +116,3 @@ def unit(z: Tensor) -> Tensor:
     z = torch.div(z, torch.where(peak > 0, peak, 1.0))
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     return torch.div(z, length.clamp_min(1.0))
-
-
-def chunks(z: Tensor) -> Iterator[Tensor]:
-    """``z`` in pieces of at most :data:`CHUNK` rows, each in the dtype in which statistics are kept."""
-    return (double(part) for part in z.split(CHUNK))

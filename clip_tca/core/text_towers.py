@@ -5,8 +5,7 @@ open_clip's models have ``encode_text``, those of transformers ``get_text_featur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -58,19 +57,26 @@ def encode_texts(model: Any, tokenizer: Any, texts: list[str], batch: int = 256)
     Raises:
         TypeError: If the model has no text tower that can be called.
     """
-    parts = [texts[start : start + batch] for start in range(0, len(texts), batch)]
-    with _evaluating(model):
-        if hasattr(model, "get_text_features"):
-            inner, device = getattr(tokenizer, "tokenizer", tokenizer), _device(model)
-            given = ({key: value.to(device) for key, value in tokens(model, inner, part).items()} for part in parts)
-            found = [pooled(model.get_text_features(**part), "text").float() for part in given]
-        elif hasattr(model, "encode_text"):
-            found = [model.encode_text(tokenizer(part).to(_device(model))).float() for part in parts]
-        else:
-            raise TypeError(
-                f"model: a {type(model).__name__} has neither encode_text (open_clip) nor get_text_features "
-                "(transformers); encode the prompts yourself: ZeroShotClassifier(text_embeddings, scale)"
-            )
+    is_transformers = hasattr(model, "get_text_features")
+    if not is_transformers and not hasattr(model, "encode_text"):
+        raise TypeError(
+            f"model: a {type(model).__name__} has neither encode_text (open_clip) nor get_text_features "
+            "(transformers); encode the prompts yourself: ZeroShotClassifier(text_embeddings, scale)"
+        )
+    device, training, found = next(model.parameters()).device, model.training, []
+    if training:
+        model.eval()  # without dropout, which open_clip's models have until then
+    try:
+        for part in (texts[start : start + batch] for start in range(0, len(texts), batch)):
+            if is_transformers:
+                given = tokens(model, getattr(tokenizer, "tokenizer", tokenizer), part)
+                given = {name: value.to(device) for name, value in given.items()}
+                found.append(pooled(model.get_text_features(**given), "text").float())
+            else:
+                found.append(model.encode_text(tokenizer(part).to(device)).float())
+    finally:
+        if training:
+            model.train()
     return torch.cat(found)
 
 
@@ -89,21 +95,3 @@ def bias_of(model: Any) -> float:
     """The model's logit bias (SigLIP); 0 for others."""
     bias = getattr(model, "logit_bias", None)
     return 0.0 if bias is None else as_number("bias", bias)
-
-
-def _device(model: Any) -> torch.device:
-    first: Tensor = next(model.parameters())
-    return first.device
-
-
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Without dropout, which open_clip's models have until ``eval()`` is called."""
-    training = bool(getattr(model, "training", False))
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if training:
-            model.train()

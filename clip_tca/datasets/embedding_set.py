@@ -13,7 +13,7 @@ from clip_tca.classifier import LinearClassifier, ZeroShotClassifier, told_apart
 from clip_tca.core.files import write_tensors
 from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
-from clip_tca.datasets.formats.safetensors import SafetensorsFile
+from clip_tca.datasets.formats.arrays import SafetensorsFile
 
 SOURCE = "source"
 """What source data are called in a file: they are no domain to adapt to."""
@@ -133,11 +133,6 @@ def _check(data: EmbeddingSet) -> None:
         raise ValueError("no domain in it")
     for name, (z, y) in (data.domains | ({} if data.source is None else {SOURCE: data.source})).items():
         check_rows(to_tensor(z, name), classifier.dim, name)
-        if data.head is not None and len(y) and int(y.max()) >= classifier.n_classes:
-            raise ValueError(
-                f"{name}: labels up to {int(y.max())}, but the head has {classifier.n_classes} classes; "
-                "take the head of a model that was trained on these classes"
-            )
         check_labels(y, len(z), classifier.n_classes, y.device)
     if any(not isinstance(data.about.get(key) or {}, dict) for key in ("model", "prompts")):
         raise ValueError(f"about: {data.about!r}; model and prompts are tables")

@@ -1,76 +1,70 @@
-"""Images in folders: the public layouts of the benchmarks, and your own ``domain/class/image``."""
+"""Images in folders: the public layouts of the benchmarks, and your own ``domain/class/image``.
+
+CIFAR-10-C and CIFAR-100-C are arrays: a file for each corruption, ``(5 n, 32, 32, 3)`` of 8 bits, the n test images at
+severity 1, then at severity 2, and so on. ``labels.npy`` holds 5 n labels, or n, as they repeat.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+import numpy as np
+
+from clip_tca.core.checks import is_whole, one_line
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import SUFFIXES, mark
-from clip_tca.datasets.registry import Benchmark, plain
+from clip_tca.datasets.registry import BENCHMARKS, CORRUPTIONS, SEVERITIES, Benchmark, plain
 
-SPLITS = ("train", "crossval", "val", "test")
-WHOLE = ("full", "images")
-"""Folders between domain and class in some releases, where those of ``WHOLE`` hold everything."""
+BETWEEN = (("full",), ("images",), ("train", "crossval", "val", "test"))
+"""Folders between domain and class in some releases: one that holds everything, or parts."""
 
 DEPTH = 3
 """Levels below ``--data-dir`` that are searched for domain folders."""
 
-ClassFolder = tuple[str, Path]
-"""A class folder: its name and path."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """Images as files of one folder."""
-
-    root: str
-    names: tuple[str, ...]
-
-    def __call__(self, index: int) -> str:
-        """Path of image ``index``."""
-        return os.path.join(self.root, self.names[index])
+LABELS = "labels.npy"
 
 
 def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
     """A benchmark in any of its public layouts, in ``folder`` or up to three levels below; else FileNotFoundError."""
-    require_folder(folder)
-    root = _best(folder, benchmark)
-    if root is None:
-        raise FileNotFoundError(
-            f"{folder}: no {benchmark.title} found; a folder is expected that looks like {benchmark.layout()}"
-        )
+    if benchmark.home and (folder / benchmark.home).is_dir():  # the others there have folders of the same names
+        folder /= benchmark.home
+    _require(folder)
+    readers = {"folders": _from_folders, "arrays": _from_arrays, "severities": _from_severities}
     ignored: list[str] = []
-    domains: dict[str, Domain] = {}
-    for path in sorted(subfolders(root), key=lambda path: -_count(_release(path, benchmark))):
-        name = benchmark.domain(path.name)
-        if name is None or name in domains:  # of two folders for a domain the one with more images is used
-            ignored.append(path.name)
-            continue
-        ignored += [f"{path.name}/{c}" for c, _ in _classes(path, benchmark, wanted=False)]
-        folders = [(benchmark.label(c), p) for c, p in _release(path, benchmark)]
-        domains[name] = files_domain(path, folders, ignored, _listed(root, name, benchmark.split))
+    root, domains = (_from_list if benchmark.listed else readers[benchmark.form])(folder, benchmark, ignored)
+    if not domains:
+        some = ", ".join(list(benchmark.domains)[:3]) + (", …" if len(benchmark.domains) > 3 else "")
+        raise FileNotFoundError(
+            f"{folder}: no {benchmark.title} found{f' with {some}' if benchmark.corrupted else ''}; a folder is "
+            f"expected that looks like {benchmark.layout()}"
+        )
     ordered = {name: domains[name] for name in benchmark.domains if name in domains}
     origin = {"kind": "folder", "path": str(root)}
+    if benchmark.listed:
+        origin["split"] = f"CoOp's, {benchmark.listed}"
     published = benchmark.images, benchmark.class_images
     return ImageSet(benchmark.name, benchmark.classes, ordered, origin, *published, ignored)
 
 
 def load_folder(folder: Path) -> ImageSet:
     """Your own images: ``DIR/domain/class/image``, or ``DIR/class/image`` for a single domain."""
-    require_folder(folder)
-    inner = subfolders(folder)
+    _require(folder)
+    inner = _subfolders(folder)
     with_images = [path for path in inner if _images(path)]
-    deep = [path for path in inner if any(_images(child) for child in subfolders(path))]
+    deep = [path for path in inner if any(_images(child) for child in _subfolders(path))]
     if with_images and deep:
         raise ValueError(
             f"{folder}: {with_images[0].name} holds images, {deep[0].name} holds folders of images; "
             "use one layout throughout: DIR/domain/class/image or DIR/class/image"
         )
     roots = {_text(folder.resolve()): folder} if with_images else {_text(path): path for path in inner}
-    by_domain = {name: [(_text(p), p) for p in subfolders(root) if _images(p)] for name, root in roots.items()}
-    classes = sorted({name for folders in by_domain.values() for name, _ in folders})
+    by_domain = {name: [path for path in _subfolders(root) if _images(path)] for name, root in roots.items()}
+    classes = sorted({_text(path) for folders in by_domain.values() for path in folders})
     spelled: dict[str, str] = {}
     for name in classes:
         if (other := spelled.setdefault(plain(name), name)) != name:
@@ -82,14 +76,106 @@ def load_folder(folder: Path) -> ImageSet:
             f"{folder}: {len(classes)} class folders with images; at least 2 are needed, "
             "as DIR/domain/class/image or DIR/class/image"
         )
-    ignored: list[str] = []
+    ignored = [name for name, folders in by_domain.items() if not folders]
     domains = {
-        name: files_domain(roots[name], [(classes.index(c), p) for c, p in folders], ignored)
+        name: _files(roots[name], [(classes.index(_text(path)), path) for path in folders], ignored)
         for name, folders in by_domain.items()
         if folders
     }
-    ignored += [name for name, folders in by_domain.items() if not folders]
     return ImageSet(_text(folder.resolve()), classes, domains, {"kind": "folder", "path": str(folder)}, ignored=ignored)
+
+
+def _require(folder: Path) -> None:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder; --data-dir names the folder that holds the images")
+
+
+def _subfolders(path: Path) -> list[Path]:
+    """Folders in a folder, in the order of their names, without hidden ones."""
+    found = [entry for entry in os.scandir(path) if entry.is_dir() and entry.name != "__MACOSX"]
+    return sorted(Path(entry.path) for entry in found if not entry.name.startswith("."))
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """The folder and those below that may hold domains, higher ones first; nothing inside those of corruptions."""
+    level = [folder]
+    for _ in range(DEPTH):
+        yield from level
+        inside = [path for path in level if path.name not in CORRUPTIONS] if len(level) < 200 else []
+        level = [child for path in inside for child in _subfolders(path)]
+
+
+# -- domain/class/image ------------------------------------------------------------------------------------------------
+
+
+def _from_folders(folder: Path, benchmark: Benchmark, ignored: list[str]) -> tuple[Path, dict[str, Domain]]:
+    """The folder with the most class folders of the benchmark's domains (of equals the one higher up), and them."""
+    found = {place: {path: _class_folders(path, benchmark) for path in _subfolders(place)} for place in _places(folder)}
+    root = max(found, key=lambda place: sum(map(len, found[place].values())))
+    domains: dict[str, Domain] = {}
+    between = {name for names in BETWEEN for name in names}
+    for path, folders in sorted(found[root].items(), key=lambda item: -sum(len(_images(child)) for child in item[1])):
+        name = benchmark.domain(path.name)
+        if name is None or name in domains:  # of two folders for a domain the one with more images is used
+            ignored.append(path.name)
+        elif folders:
+            others = [child.name for child in _subfolders(path) if benchmark.label(child.name) is None]
+            ignored += [f"{path.name}/{other}" for other in others if plain(other) not in between]
+            listed = _listed(root, f"{name}_{benchmark.split}.txt") if benchmark.split else None
+            labelled = [(benchmark.label(child.name) or 0, child) for child in folders]
+            domains[name] = _files(path, labelled, ignored, listed)
+    return root, domains
+
+
+def _class_folders(path: Path, benchmark: Benchmark) -> list[Path]:
+    """Class folders of a domain; where a release has several sets of them, the first that has images."""
+    if benchmark.domain(path.name) is None:
+        return []
+    inner = {plain(child.name): child for child in _subfolders(path)}
+    found: list[Path] = []
+    for parents in [*([inner[name] for name in names if name in inner] for names in BETWEEN), [path]]:
+        children = [child for parent in parents for child in _subfolders(parent)]
+        folders = [child for child in children if benchmark.label(child.name) is not None]
+        if any(_images(child) for child in folders):
+            return folders
+        found = found or folders
+    return found
+
+
+def _listed(root: Path, name: str) -> set[str] | None:
+    """Images of a domain in the official list of a split, ``DOMAIN/class/image label`` a line; None without a list."""
+    path = next((folder / name for folder in (root, root / "splits") if (folder / name).is_file()), None)
+    if path is None:
+        return None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {line.rsplit(maxsplit=1)[0].split("/", 1)[-1] for line in lines if line.strip()}
+
+
+def _files(root: Path, folders: list[tuple[int, Path]], ignored: list[str], listed: set[str] | None = None) -> Domain:
+    """All images of the class folders, or those ``listed``, by class and name: the same order on every machine."""
+    rows = []
+    for label, folder in folders:
+        images = set(_images(folder))
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            name = f"{folder.relative_to(root).as_posix()}/{entry.name}"
+            if entry.name not in images and not entry.name.startswith("."):
+                ignored.append(f"{root.name}/{name}")
+            elif entry.name in images and (listed is None or name in listed):
+                rows.append((label, name, entry.path))
+    return _domain(rows)
+
+
+def _domain(rows: list[tuple[int, str, str]]) -> Domain:
+    """Images by label, name and path."""
+    rows = sorted(rows)
+    paths = [path for _, _, path in rows]
+    return Domain([name for _, name, _ in rows], list(map(mark, paths)), [label for label, _, _ in rows], paths)
+
+
+def _images(path: Path) -> list[str]:
+    """Names of the images of a folder, with broken links, so that they are reported and not skipped."""
+    names = [entry.name for entry in os.scandir(path) if entry.is_file() or entry.is_symlink()]
+    return [name for name in names if not name.startswith(".") and name.lower().endswith(SUFFIXES)]
 
 
 def _text(path: Path) -> str:
@@ -97,93 +183,141 @@ def _text(path: Path) -> str:
     return os.fsencode(path.name).decode("utf-8", "backslashreplace")
 
 
-def require_folder(folder: Path) -> None:
-    """Raise FileNotFoundError if there is no such folder."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such folder; --data-dir names the folder that holds the images")
+# -- CoOp's lists of files ---------------------------------------------------------------------------------------------
 
 
-def _best(folder: Path, benchmark: Benchmark) -> Path | None:
-    """The folder with the most class folders of the benchmark's domains; of equals the one higher up."""
-    best, most, level = None, 0, [folder]
-    for _ in range(DEPTH):
-        for root in level:
-            count = sum(len(_release(path, benchmark)) for path in subfolders(root))
-            if count > most:
-                best, most = root, count
-        level = [path for root in level for path in subfolders(root)] if len(level) < 200 else []
-    return best
+def _from_list(folder: Path, benchmark: Benchmark, _ignored: list[str]) -> tuple[Path, dict[str, Domain]]:
+    """The test images that CoOp's file lists; it is in ``folder``, or in a folder of it."""
+    places = (place / benchmark.listed for place in (folder, *_subfolders(folder)))
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        return folder, {}
+    rows, root = _rows(path, benchmark), path.parent / benchmark.pictures
+    if missing := [name for _, name in rows if not (root / name).is_file()]:
+        raise FileNotFoundError(
+            f"{root}: {len(missing)} of the {len(rows)} images in {benchmark.listed} are not there, such as "
+            f"{missing[0]}; unpack the images beside it, like {benchmark.layout()}"
+        )
+    (domain,) = benchmark.domains
+    return path.parent, {domain: _domain([(label, name, str(root / name)) for label, name in rows])}
 
 
-def _release(path: Path, benchmark: Benchmark) -> list[ClassFolder]:
-    """Class folders of a domain inside ``full``, ``train``, ``test``, … if the release has such a level."""
-    domain = benchmark.domain(path.name)
-    if domain is None:
-        return []
-    inner = {plain(child.name): child for child in subfolders(path)}
-    layouts = [
-        [folder for level in levels if level in inner for folder in _classes(inner[level], benchmark)]
-        for levels in (*((level,) for level in WHOLE), SPLITS, ("train", "test"))
+def _rows(path: Path, benchmark: Benchmark) -> list[tuple[int, str]]:
+    """Label and path of each test image, of ``{"test": [[path, label, class name], …], …}`` in JSON.
+
+    The list of FGVC-Aircraft has the number of an image and the name of its class in each line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            rows = [(label, name) for name, label, _ in json.loads(text)["test"]]
+        else:
+            lines = [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+            rows = [(benchmark.label(variant.strip()), f"{number}.jpg") for number, variant in lines]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a list of test images ({one_line(error)}); download it again") from None
+    last = len(benchmark.classes) - 1
+    for number, (label, name) in enumerate(rows):
+        inside = isinstance(name, str) and not PurePosixPath(name).is_absolute() and ".." not in name.split("/")
+        if not inside or not is_whole(label, 0) or label > last:
+            raise ValueError(
+                f"{path}: test image {number} is {name!r} with label {label!r}; a path below {benchmark.pictures}/ and "
+                f"a label from 0 to {last} are needed"
+            )
+    if not rows:
+        raise ValueError(f"{path}: no test image in it; download it again")
+    return rows
+
+
+# -- corruptions -------------------------------------------------------------------------------------------------------
+
+
+def _from_severities(folder: Path, benchmark: Benchmark, ignored: list[str]) -> tuple[Path, dict[str, Domain]]:
+    """Folders corruption/severity/class, with or without a level of groups (noise, blur, weather, digital) above."""
+    found: dict[str, Path] = {}
+    for path in (child for place in _places(folder) for child in _subfolders(place)):
+        if path.name in CORRUPTIONS:
+            found.setdefault(path.name, path)
+    domains: dict[str, Domain] = {}
+    for name in benchmark.domains:
+        corruption, severity = name.split(":")
+        place = found.get(corruption, folder) / severity
+        if corruption not in found or not place.is_dir():
+            continue
+        labels = {path: benchmark.label(path.name) for path in _subfolders(place)}
+        ignored += [f"{name}/{path.name}" for path, label in labels.items() if label is None]
+        domain = _files(place, [(label, path) for path, label in labels.items() if label is not None], ignored)
+        if len(domain):
+            domains[name] = domain
+    return folder, domains
+
+
+def _from_arrays(folder: Path, benchmark: Benchmark, _ignored: list[str]) -> tuple[Path, dict[str, Domain]]:
+    """The folder with the arrays, best one of the benchmark's own name, and the domains in them."""
+    others = {plain(other.title) for other in BENCHMARKS.values()} - {plain(benchmark.title)}
+    roots = [
+        path
+        for path in _places(folder)
+        if plain(path.name) not in others and any((path / f"{name}.npy").is_file() for name in CORRUPTIONS)
     ]
-    layouts = [folders for folders in [*layouts, _classes(path, benchmark)] if folders]
-    if len(layouts) < 2:
-        return next(iter(layouts), [])
-    complete = [folders for folders in layouts if _count(folders) == benchmark.images.get(domain)]
-    return next(iter(complete or [folders for folders in layouts if _count(folders)] or layouts))
+    if not roots:
+        return folder, {}
+    root = next((path for path in roots if plain(path.name) == plain(benchmark.title)), roots[0])
+    labels, domains = _labels(root / LABELS, benchmark), {}
+    for name in benchmark.domains:
+        corruption, severity = name.split(":")
+        if (path := root / f"{corruption}.npy").is_file():
+            domains[name] = _severity(path, int(severity), labels, benchmark.classes)
+    return root, domains
 
 
-def _count(folders: list[ClassFolder]) -> int:
-    return sum(len(_images(path)) for _, path in folders)
+def _severity(path: Path, severity: int, labels: np.ndarray, classes: list[str]) -> Domain:
+    """One severity of an array of images."""
+    images = _array(path)
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        raise ValueError(
+            f"{path}: {images.dtype} of shape {images.shape}; allowed are 8-bit images (n, height, width, 3); "
+            "download it again"
+        )
+    count = len(images) // len(SEVERITIES)
+    if not count or len(images) % len(SEVERITIES) or len(labels) not in (count, len(images)):
+        raise ValueError(
+            f"{path}: {len(images)} images, but {LABELS} has {len(labels)} labels; allowed is a label for each image, "
+            f"or for each of one severity (a fifth); download both again"
+        )
+    rows = range(count * (severity - 1), count * severity)
+    own = [int(labels[row % len(labels)]) for row in rows]
+    names = [f"{classes[label]}/{row}" for label, row in zip(own, rows, strict=True)]
+    pictures = [partial(_picture, path, row) for row in rows]
+    return Domain(names, [mark(_ppm(images[row])) for row in rows], own, pictures)
 
 
-def _classes(path: Path, benchmark: Benchmark, wanted: bool = True) -> list[ClassFolder]:
-    levels = {*WHOLE, *SPLITS}
-    return [
-        (child.name, child)
-        for child in subfolders(path)
-        if (benchmark.label(child.name) is not None) == wanted and (wanted or plain(child.name) not in levels)
-    ]
+def _labels(path: Path, benchmark: Benchmark) -> np.ndarray:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; it comes with {benchmark.title}, put it beside the images")
+    labels = _array(path)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
+        raise ValueError(f"{path}: {labels.dtype} of shape {labels.shape}; whole numbers (n,) are needed")
+    last = len(benchmark.classes) - 1
+    if wrong := [label for label in (int(labels.min()), int(labels.max())) if not 0 <= label <= last]:
+        raise ValueError(f"{path}: label {wrong[0]}; {benchmark.title} has 0 to {last}; is it another data set?")
+    return labels
 
 
-def _listed(root: Path, domain: str, split: str | None) -> set[str] | None:
-    """Images of a domain in the official list of a split, ``DOMAIN/class/image label`` a line; None without a list."""
-    name = f"{domain}_{split}.txt"
-    path = next((folder / name for folder in (root, root / "splits") if (folder / name).is_file()), None)
-    if split is None or path is None:
-        return None
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return {line.rsplit(maxsplit=1)[0].split("/", 1)[-1] for line in lines if line.strip()}
+def _array(path: Path) -> np.ndarray[Any, Any]:
+    """A ``.npy`` file, read when it is needed."""
+    try:
+        array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r")
+    except Exception as error:  # NumPy parses the header as Python and says whatever its parser says
+        raise ValueError(f"{path}: not a complete .npy file ({one_line(error)}); download it again") from None
+    return array
 
 
-def files_domain(
-    root: Path, folders: list[tuple[int | None, Path]], ignored: list[str], listed: set[str] | None = None
-) -> Domain:
-    """All images of the class folders, or those ``listed``, by class and name: the same order on every machine."""
-    rows = []
-    for label, folder in folders:
-        for path in _images(folder):
-            name = path.relative_to(root).as_posix()
-            if listed is None or name in listed:
-                rows.append((label or 0, name, mark(path)))
-        ignored += [f"{root.name}/{folder.relative_to(root).as_posix()}/{name}" for name in _others(folder)]
-    rows.sort()
-    names, marks, labels = [name for _, name, _ in rows], [row[2] for row in rows], [row[0] for row in rows]
-    return Domain(names, marks, labels, Files(str(root), tuple(names)))
+def _picture(path: Path, row: int) -> bytes:
+    return _ppm(_array(path)[row])
 
 
-def subfolders(path: Path) -> list[Path]:
-    """Folders in a folder, in the order of their names, without hidden ones."""
-    return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
-
-
-def _images(path: Path) -> list[Path]:
-    """Images of a folder, with broken links, so that they are reported and not skipped."""
-    return [Path(e.path) for e in os.scandir(path) if _is_image(e.name) and (e.is_file() or e.is_symlink())]
-
-
-def _others(path: Path) -> list[str]:
-    return sorted(e.name for e in os.scandir(path) if not e.name.startswith(".") and not _is_image(e.name))
-
-
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and name.lower().endswith(SUFFIXES)
+def _ppm(pixels: np.ndarray[Any, Any]) -> bytes:
+    """An image as a PPM file: a head, then the pixels as they are."""
+    height, width, _ = pixels.shape
+    return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes()

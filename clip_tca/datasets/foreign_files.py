@@ -6,6 +6,7 @@ A file or a folder of shards, and two layouts that are known: the folder ``cache
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +17,70 @@ import torch
 from torch import Tensor
 
 from clip_tca.classifier import ZeroShotClassifier
-from clip_tca.core.checks import one_line
+from clip_tca.core.checks import is_whole
 from clip_tca.core.files import natural_order
+from clip_tca.core.remote import Location
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
-from clip_tca.datasets import torch_file
 from clip_tca.datasets.embedding_set import EmbeddingSet
-from clip_tca.datasets.formats.registry import FORMATS, TABLES, open_shard
-from clip_tca.datasets.label_file import read_labels
+from clip_tca.datasets.formats.base import ROWS, reading
+from clip_tca.datasets.formats.registry import ARRAYS, FORMATS, TORCH, open_arrays, open_shard
 from clip_tca.datasets.prompts import read_classes
-from clip_tca.datasets.text_file import read_class_texts
 
-SUFFIXES = (*FORMATS, *torch_file.SUFFIXES)
+SUFFIXES = (*FORMATS, *TORCH)
 DOMAIN = "test"
 LABEL_COLUMNS = ("label", "labels", "class", "cls", "target")
 CACHED, CACHED_LABELS = "test_f.pt", "test_l.pt"
+
+SCALE = 100.0
+"""Logit scale where the file of texts has none: that of OpenAI's CLIP."""
+
+
+@dataclass(frozen=True)
+class ClassTexts:
+    """Text embeddings ``(c, d)`` or ``(templates, c, d)``, the array's name, and scale and class names, if known."""
+
+    rows: Tensor
+    name: str
+    scale: float | None = None
+    classes: list[str] | None = None
+
+    def scale_for(self, given: float | None) -> float:
+        """The logit scale that was ``given``, else that of the file, else 100."""
+        return given or (SCALE if self.scale is None else self.scale)
+
+
+def read_class_texts(path: Location, name: str | None = None, otherwise: str = "") -> ClassTexts:
+    """The text embeddings in a file of arrays or tensors; of several only ``name`` is read, None looks for usual names.
+
+    Error messages end with ``otherwise``, what else may be given.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"text: {path} is not a file; give text embeddings{otherwise}")
+    if path.suffix.lower() not in (*ARRAYS, *TORCH):
+        allowed = ", ".join((*ARRAYS, *TORCH))
+        raise ValueError(f"text: {path}; allowed are text embeddings ({allowed}){otherwise}")
+    file = open_arrays(path)
+    key = file.choose(name, texts=True)
+    with reading(path):
+        scale = float(file.metadata["scale"]) if "scale" in file.metadata else None
+        classes = json.loads(file.metadata.get("classes", "null"))
+    return ClassTexts(to_tensor(file.read(key), "text"), key or "text", scale, classes)
+
+
+def read_labels(path: Location, classes: int) -> Tensor:
+    """True classes, for scoring only: whole numbers below ``classes``, in ``.npy``, ``.pt`` or a text file's lines."""
+    if not path.is_file():
+        raise FileNotFoundError(f"labels: {path} is not a file")
+    try:
+        if path.suffix.lower() in (".npy", *TORCH):
+            file = open_arrays(path)
+            (name,) = file.headers
+            labels = file.read(name)
+        else:
+            labels = torch.tensor([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=torch.int64)
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(f"labels: {path} is not a list of whole numbers ({error})") from None
+    return check_labels(labels, labels.numel(), classes, torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -72,13 +123,9 @@ class ForeignFiles:
 
     def about(self, data: EmbeddingSet) -> dict[str, Any]:
         """What the record says of their origin."""
-        files = {"path": str(self.embeddings), "text": str(self.text)}
-        return {
-            "kind": "embeddings",
-            **files,
-            **({"labels": str(self.labels)} if self.labels else {}),
-            "scale": data.scale,
-        }
+        files = {"path": self.embeddings, "text": self.text, "labels": self.labels}
+        named = {name: str(path) for name, path in files.items() if path is not None}
+        return {"kind": "embeddings", **named, "scale": data.scale}
 
     def _rows(self) -> Tensor:
         """The embeddings of all files, in the order of the numbers in their names."""
@@ -105,25 +152,32 @@ class ForeignFiles:
         return natural_order(found)
 
     def _labels(self, classes: Sequence[str] | None, count: int) -> Tensor:
-        if self.labels is not None:
-            return read_labels(self.labels, count)
-        if (self.embeddings / CACHED_LABELS).is_file():
-            return read_labels(self.embeddings / CACHED_LABELS, count)
+        beside = self.embeddings / CACHED_LABELS
+        if self.labels is not None or beside.is_file():
+            return read_labels(self.labels or beside, count)
         metadata = self.embeddings / "metadata"
-        tables = natural_order(list(metadata.glob("*.parquet"))) if metadata.is_dir() else self._shards()
-        if not tables or any(path.suffix.lower() not in TABLES for path in tables):
+        tables = natural_order(metadata.glob("*.parquet")) if metadata.is_dir() else self._shards()
+        if not tables or any(path.suffix.lower() in (*ARRAYS, *TORCH, ".tar") for path in tables):
             raise ValueError(
                 f"labels: {self.embeddings} has none, and accuracy needs them; give --labels FILE (.npy, .pt or text), "
                 "or for a table --label-column NAME"
             )
-        return _column(tables, self.label_column, classes)
+        values = [value for path in tables for value in _column(path, self.label_column)]
+        numbers = {word: number for number, word in enumerate(classes or ())}
+        labels = [numbers.get(value, value) if isinstance(value, str) else value for value in values]
+        if wrong := [label for label in labels if not is_whole(label, 0)]:
+            raise ValueError(
+                f"{self.embeddings}: label {wrong[0]!r}; a whole number or a class name is needed in every row; list "
+                "the class names in order: --class-names FILE"
+            )
+        return torch.tensor(labels, dtype=torch.int64)
 
 
 def _read_rows(path: Path, column: str | None) -> Tensor:
-    if path.suffix.lower() in torch_file.SUFFIXES:
-        return to_tensor(torch_file.read_tensor(path, column), str(path))
-    shard = open_shard(path, column)
-    blocks = [block.z for block in shard.blocks()]
+    if path.suffix.lower() in TORCH:
+        file = open_arrays(path)
+        return to_tensor(file.read(file.choose(column)), str(path))
+    blocks = [block.z for block in open_shard(path, column).blocks()]
     if not blocks:
         raise ValueError(f"{path}: no rows; at least one embedding is needed")
     return to_tensor(np.concatenate(blocks), str(path))
@@ -135,38 +189,16 @@ def _upright(text: Tensor, dim: int) -> Tensor:
     return text.transpose(-1, -2).contiguous() if turned else text
 
 
-def _column(tables: list[Path], name: str | None, classes: Sequence[str] | None) -> Tensor:
-    """The labels in a column of tables: whole numbers, or class names where the classes are known."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _column(path: Path, name: str | None) -> list[Any]:
+    """The labels in a column of a table; None looks for a usual name."""
+    from clip_tca.datasets.formats.tables import open_table
 
-    values: list[Any] = []
-    for path in tables:
-        read = pq.read_table if path.suffix.lower() == ".parquet" else _arrow_table
-        try:
-            table = read(path)
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{path}: can't be read ({one_line(error)}); copy or download it again") from None
-        column = name or next((usual for usual in LABEL_COLUMNS if usual in table.column_names), None)
-        if column not in table.column_names:
-            raise ValueError(
-                f"{path}: no column {name or 'of labels'}; there are {', '.join(table.column_names)}; name it with "
-                "--label-column, or give --labels FILE"
-            )
-        values += table.column(column).to_pylist()
-    if values and all(isinstance(value, str) for value in values):
-        numbers = {word: number for number, word in enumerate(classes or ())}
-        unknown = next((value for value in values if value not in numbers), None)
-        if unknown is not None:
-            hint = "is not a class name" if classes else "is a word, and the class names are not known"
-            raise ValueError(f"{tables[0].parent}: label {unknown!r} {hint}; list them in order: --class-names FILE")
-        values = [numbers[value] for value in values]
-    if not all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-        raise ValueError(f"{tables[0].parent}: labels are needed in every row, as whole numbers or class names")
-    return torch.tensor(values, dtype=torch.int64)
-
-
-def _arrow_table(path: Path) -> Any:
-    from pyarrow import feather
-
-    return feather.read_table(path)
+    table = open_table(path)
+    names = table.schema.names
+    column = name or next((usual for usual in LABEL_COLUMNS if usual in names), None)
+    if column not in names:
+        raise ValueError(
+            f"{path}: no column {name or 'of labels'}; there are {', '.join(names)}; name it with --label-column, or "
+            "give --labels FILE"
+        )
+    return [value for part in table.tables(ROWS) for value in part.column(column).to_pylist()]

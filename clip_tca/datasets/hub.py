@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.datasets.hub_table import load_table
+from clip_tca.core.checks import one_line
+from clip_tca.core.files import natural_order, sha256
+from clip_tca.core.folders import resource
+from clip_tca.core.hub_access import hub_address, hub_reachable
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import Picture, mark
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
@@ -16,85 +20,74 @@ from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 if TYPE_CHECKING:
     from datasets import Dataset
 
-IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "jpeg")
-LABEL_COLUMNS = ("label", "labels", "class", "cls")
-DOMAIN_COLUMNS = ("domain", "style", "environment")
 CORRUPTION_COLUMNS = ("corruption_name", "corruption_level")
 """Together the domain of a benchmark of corruptions."""
 
+WEBDATASET = "wds_"
+"""What the names of CLIP_benchmark's copies begin with: ``SPLIT/N.tar``, with members ``KEY.jpg`` and ``KEY.cls``."""
 
-@dataclass(frozen=True)
-class Rows:
-    """Images as rows of a data set, not yet decoded."""
+IN_MEMORY = 256_000_000
+"""Bytes of Parquet files up to which they are read whole; larger ones are copied into the cache of ``datasets``."""
 
-    table: Dataset
-    column: str
-    indices: tuple[int, ...]
+DEMO = "eval/demo/pictures.parquet"
 
-    def __call__(self, index: int) -> Picture:
-        """Bytes or path of image ``index``."""
-        return _content(self.table[self.indices[index]][self.column])  # type: ignore[no-any-return]
+USUAL_COLUMNS = {
+    "image": ("image", "img", "jpg", "png", "webp", "jpeg"),
+    "label": ("label", "labels", "class", "cls"),
+    "domain": ("domain", "style", "environment"),
+}
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Names of the columns; None takes the first usual name."""
-
-    image: str | None = None
-    label: str | None = None
-    domain: str | None = None
+def demo_set() -> ImageSet:
+    """The demo: the same objects as icons, clip art and sketches; ``eval/demo/LICENCES.md`` names their sources."""
+    path = resource(DEMO)
+    origin = {"kind": "demo", "file": DEMO, "sha256": sha256(path)}
+    return replace(load_hub(str(path), None), name="demo", origin=origin)
 
 
 def load_hub(
-    hub_id: str, benchmark: Benchmark | None, revision: str | None = None, columns: Columns | None = None
+    hub_id: str,
+    benchmark: Benchmark | None,
+    revision: str | None = None,
+    columns: tuple[str | None, str | None, str | None] = (None, None, None),
 ) -> ImageSet:
     """A data set by its id on the hub, or a local copy: a folder of ``save_to_disk``, Parquet files or tar shards.
 
-    The ``benchmark`` has the expected domains, classes and counts; None for any other data set.
+    The ``benchmark`` has the expected domains, classes and counts; None for any other data set. ``columns`` are those
+    of images, labels and domains; None takes the first usual name.
     """
     published = benchmark
     if benchmark is not None and Path(hub_id).name == Path(benchmark.hub_id).name:
         benchmark = benchmark.on_hub()
-    table, commit = load_table(hub_id, revision, benchmark.split if benchmark else None)
-    from datasets import ClassLabel, Image
-
-    columns = columns or Columns()
-    image = _column(table, columns.image, IMAGE_COLUMNS, "image")
-    label = _column(table, columns.label, LABEL_COLUMNS, "label")
-    domain = _column(table, columns.domain, DOMAIN_COLUMNS, "domain", optional=True)
-    ignored: list[str] = []
-    by_domain = _domains(table, domain, benchmark, hub_id, ignored)
-    used = sorted(row for rows in by_domain.values() for row in rows)
-    if 0 < len(used) < len(table):  # of other domains nothing is read
-        table, places = table.select(used), {row: place for place, row in enumerate(used)}
-        by_domain = {name: [places[row] for row in rows] for name, rows in by_domain.items()}
-    if isinstance(table.features[image], Image):
-        table = table.cast_column(image, Image(decode=False))
-    feature = table.features[label]
-    names = feature.names if isinstance(feature, ClassLabel) else None
-    classes, labels = _labels(table[label], names, benchmark, f"{hub_id}, column {label}")
-    marks = _marks(table, image, hub_id)
-    domains = {
-        name: Domain(
-            [f"{classes[labels[i]]}/{used[i]}" for i in rows],
-            [marks[i] for i in rows],
-            [labels[i] for i in rows],
-            Rows(table, image, tuple(rows)),
-        )
-        for name, rows in by_domain.items()
-    }
+    table, commit = _table(hub_id, revision, benchmark.split if benchmark else None)
+    image, label = _column(table, "image", columns[0]), _column(table, "label", columns[1])
+    domain = _column(table, "domain", columns[2], optional=True)
+    words = _domains(table, domain, benchmark, hub_id)
+    known = {word: benchmark.domain(word) if benchmark else word for word in dict.fromkeys(words)}
+    rows = [row for row, word in enumerate(words) if known[word] is not None]
+    if len(rows) < len(table):  # of other domains nothing is read
+        table = table.select(rows)
+    classes, labels = _labels(table, label, benchmark, hub_id)
+    files = _files(table, image)
+    names = [f"{classes[own]}/{row}" for own, row in zip(labels, rows, strict=True)]
+    pictures = [partial(_picture, files, place) for place in range(len(rows))]
+    whole = Domain(names, _marks(files, image, hub_id), labels, pictures)
+    domains = {}
+    for name in benchmark.domains if benchmark else sorted(known):
+        if keep := [place for place, row in enumerate(rows) if known[words[row]] == name]:
+            domains[name] = whole.subset(keep)
     local = Path(hub_id).exists()
-    commit = None if local else commit
-    if revision and commit and re.fullmatch(r"[0-9a-f]{40}", revision) and commit != revision:
+    if revision and commit and not local and re.fullmatch(r"[0-9a-f]{40}", revision) and commit != revision:
         raise ValueError(f"{hub_id}: revision {revision} is not available; offline, the cache has {commit}")
     origin = {"kind": "local" if local else "hub", "id": hub_id, "revision": None if local else commit or revision}
-    if benchmark is None:
+    if benchmark is None or published is None:
         return ImageSet(Path(hub_id).stem if local else hub_id, classes, domains, origin)
     if not domains:
         where = domain or ", ".join(CORRUPTION_COLUMNS)
         raise ValueError(f"{hub_id}: none of the domains {', '.join(benchmark.domains)} in column {where!r}")
+    ignored = [word for word in known if BENCHMARKS[benchmark.name].domain(word) is None]
     data = ImageSet(benchmark.name, classes, domains, origin, benchmark.images, benchmark.class_images, ignored)
-    if published is not None and published is not benchmark and published.hub_split is not None:
+    if published is not benchmark and published.hub_split is not None:
         data.origin["split"] = published.hub_split.whose
         data.other_split = (
             f"the hub copy has another split ({published.hub_split.whose}), published results are for CoOp's "
@@ -103,114 +96,179 @@ def load_hub(
     return data
 
 
-def _column(table: Dataset, given: str | None, usual: tuple[str, ...], what: str, optional: bool = False) -> str:
+def _table(hub_id: str, revision: str | None, split: str | None = None) -> tuple[Dataset, str | None]:
+    """All splits, concatenated, or the one named ``split`` where there is one; and the commit, if it is on the hub."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    path, commit = Path(hub_id), None
+    try:
+        if path.is_dir() and any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
+            loaded: Any = datasets.load_from_disk(hub_id)
+        elif path.is_file() or (path.is_dir() and any(path.rglob("*.parquet"))):
+            loaded = _parquet([path] if path.is_file() else sorted(path.rglob("*.parquet")))
+        elif path.is_dir() and any(path.rglob("*.tar")):
+            loaded = _webdataset(path, split)
+        elif path.is_dir():
+            raise FileNotFoundError("neither a saved data set nor Parquet files or tar shards inside")
+        elif split and path.name.startswith(WEBDATASET):
+            snapshot = _snapshot(hub_id, revision, split)
+            loaded, commit = _webdataset(snapshot, split), snapshot.name
+        else:
+            cached = Path(datasets.config.HF_DATASETS_CACHE) / hub_id.replace("/", "___")
+            if not hub_reachable() and not cached.is_dir():
+                raise ConnectionError(f"{hub_address()} can't be reached, and it is not in the cache")
+            loaded = datasets.load_dataset(hub_id, revision=revision)
+    except Exception as error:
+        raise ValueError(
+            f"{hub_id}: could not be loaded as a data set ({_reason(error)}); check the name and the network, "
+            "or give a local copy: --data-dir FOLDER, or --hub-id PATH of a saved data set or Parquet file"
+        ) from error
+    if isinstance(loaded, dict):
+        parts = [loaded[name] for name in ([split] if split in loaded else loaded)]
+        loaded = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+    if not len(loaded):
+        raise ValueError(f"{hub_id}: the data set has no rows")
+    commits = (re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]) for file in loaded.cache_files)
+    return loaded, commit or next((match[1] for match in commits if match), None)
+
+
+def _snapshot(hub_id: str, revision: str | None, split: str) -> Path:
+    """The folder in the hub's cache with the shards of one split: of ImageNet, the others are 1.2 million images."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    shards, only_cached = f"{split}/*.tar", not hub_reachable()
+    folder = snapshot_download(
+        hub_id, repo_type="dataset", revision=revision, allow_patterns=[shards], local_files_only=only_cached
+    )
+    if not any(Path(folder).glob(shards)):
+        raise FileNotFoundError(f"no {shards} in it")
+    return Path(folder)
+
+
+def _webdataset(folder: Path, split: str | None) -> Any:
+    """The shards of a split, or all where they are not in folders by split, in the order of their numbers."""
+    import datasets
+
+    shards = natural_order(folder.glob(f"{split}/*.tar")) or natural_order(folder.rglob("*.tar"))
+    return datasets.load_dataset("webdataset", data_files={"test": list(map(str, shards))})
+
+
+def _reason(error: BaseException) -> str:
+    """The message of an error; where ``datasets`` says only that something happened in a file, the cause."""
+    from datasets.exceptions import DatasetGenerationError
+
+    while isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
+        error = error.__cause__
+    return one_line(error)
+
+
+def _parquet(files: list[Path]) -> Any:
+    """Parquet files: no cache is needed where they fit into memory, so that a home that can't be written is enough."""
+    import datasets
+    import pyarrow.parquet as pq
+    from datasets.table import InMemoryTable
+
+    if sum(file.stat().st_size for file in files) > IN_MEMORY:
+        return datasets.load_dataset("parquet", data_files=list(map(str, files)))
+    tables = [datasets.Dataset(InMemoryTable(pq.ParquetFile(file).read())) for file in files]
+    return datasets.concatenate_datasets(tables)
+
+
+def _column(table: Dataset, what: str, given: str | None, optional: bool = False) -> str:
     names = table.column_names
     if given is not None and given not in names:
         raise ValueError(f"--{what}-column {given!r}: no such column; there are {', '.join(names)}")
-    column = given or next((name for name in usual if name in names), "")
+    column = given or next((name for name in USUAL_COLUMNS[what] if name in names), "")
     if not column and not optional:
         raise ValueError(f"no {what} column among {', '.join(names)}; name it with --{what}-column")
     return column
 
 
-def _labels(
-    values: Sequence[Any], names: list[str] | None, benchmark: Benchmark | None, where: str
-) -> tuple[list[str], list[int]]:
-    """Class names and the label of every row."""
+def _words(table: Dataset, column: str, what: str, hub_id: str) -> list[str]:
+    """The values of a column as words: those of a ClassLabel by their names; ValueError for a row without one."""
+    names = getattr(table.features[column], "names", None)  # of a ClassLabel
+    values: list[Any] = list(table[column])
     for row, value in enumerate(values):
         if value is None or (names and not 0 <= value < len(names)):
-            raise ValueError(f"{where}: row {row} has no label" + (f" ({value})" if names else ""))
-    words = [names[value] if names else str(value) for value in values]
+            reason = "" if value is None else f" ({value})"
+            raise ValueError(f"{hub_id}, column {column}: row {row} has no {what}{reason}")
+    return [names[value] if names else str(value) for value in values]
+
+
+def _labels(table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str) -> tuple[list[str], list[int]]:
+    """Class names and the label of every row."""
+    words = _words(table, column, "label", hub_id)
     if benchmark is None:
-        classes = names or sorted(
-            set(words), key=lambda word: (not word.isdecimal(), int(word) if word.isdecimal() else 0, word)
-        )
-        return list(classes), [classes.index(word) for word in words]
+        names = getattr(table.features[column], "names", None)
+        numbers_first = sorted(set(words), key=lambda word: (int(word) if word.isdecimal() else math.inf, word))
+        classes = list(names or numbers_first)
+        places = {word: place for place, word in enumerate(classes)}
+        return classes, [places[word] for word in words]
     labels = {word: benchmark.label(word) for word in set(words)}
     if unknown := sorted(word for word, label in labels.items() if label is None):
         count = len(benchmark.classes)
         raise ValueError(
-            f"{where}: {unknown[0]!r} is not a class of {benchmark.title}; allowed are its {count} names, and their "
-            f"numbers from 0 to {count - 1}"
+            f"{hub_id}, column {column}: {unknown[0]!r} is not a class of {benchmark.title}; allowed are its {count} "
+            f"names, and their numbers from 0 to {count - 1}"
         )
     return benchmark.classes, [labels[word] or 0 for word in words]
 
 
-def _domains(
-    table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str, ignored: list[str]
-) -> dict[str, list[int]]:
-    """Rows of every domain, in the order of the benchmark or of the names."""
+def _domains(table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str) -> list[str]:
+    """The domain of every row, as written; of two columns ``corruption:severity``."""
     columns = [column] if column else []
     if not column and benchmark is not None and benchmark.corrupted:
         columns = [name for name in CORRUPTION_COLUMNS if name in table.column_names]
-    if not columns and benchmark is not None and len(benchmark.domains) == 1:
-        return {name: list(range(len(table))) for name in benchmark.domains}
-    if not columns and benchmark is not None:
-        raise ValueError(
-            f"{hub_id}: no domain column among {', '.join(table.column_names)}; name it by --domain-column"
-        )
-    if not columns:
-        return {Path(hub_id).stem: list(range(len(table)))}
-    known = None if benchmark is None else BENCHMARKS[benchmark.name]
-    words = _words(table, columns, hub_id)
-    names = {word: word if benchmark is None else benchmark.domain(word) for word in dict.fromkeys(words)}
-    ignored += [word for word, name in names.items() if name is None and known and known.domain(word) is None]
-    rows: dict[str, list[int]] = {}
-    for row, word in enumerate(words):
-        if (name := names[word]) is not None:
-            rows.setdefault(name, []).append(row)
-    return {name: rows[name] for name in (benchmark.domains if benchmark else sorted(rows)) if name in rows}
+    if columns:
+        words = [_words(table, name, "domain", hub_id) for name in columns]
+        return [":".join(parts) for parts in zip(*words, strict=True)]
+    names = [Path(hub_id).stem] if benchmark is None else list(benchmark.domains)
+    if len(names) > 1:
+        there = ", ".join(table.column_names)
+        raise ValueError(f"{hub_id}: no domain column among {there}; name it by --domain-column")
+    return names * len(table)
 
 
-def _words(table: Dataset, columns: list[str], hub_id: str) -> list[str]:
-    """The domain of every row, as written; of two columns ``corruption:severity``."""
-    from datasets import ClassLabel
+def _files(table: Dataset, image: str) -> Dataset:
+    """The column of images alone, as the files that they are, not decoded."""
+    from datasets import Image
 
-    parts = []
-    for name in columns:
-        feature, values = table.features[name], table[name]
-        for row, value in enumerate(values):
-            if value is None:
-                raise ValueError(f"{hub_id}, column {name}: row {row} has no domain")
-        parts.append([feature.int2str(v) if isinstance(feature, ClassLabel) else str(v) for v in values])
-    return [":".join(words) for words in zip(*parts, strict=True)]
+    try:
+        return table.select_columns([image]).cast_column(image, Image(decode=False))
+    except Exception:  # of pyarrow, whatever the column holds
+        kind = getattr(table.features[image], "dtype", table.features[image])
+        raise ValueError(f"column {image!r} holds {kind}, not images; name the column by --image-column") from None
 
 
-def _marks(table: Dataset, image: str, hub_id: str) -> list[str]:
-    """The mark of each encoded image; refuses rows that name a file that did not come with the data set."""
-    import pyarrow as pa
-
-    column = table.with_format("arrow")[:][image]
-    kind = column.type
-    inner = {kind.field(i).name for i in range(kind.num_fields)} if pa.types.is_struct(kind) else set()
-    plain = any(check(kind) for check in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string))
-    if not plain and "bytes" not in inner:
-        raise ValueError(f"column {image!r} holds {kind}, not images; name the image column by --image-column")
-    marks: list[str] = []
-    for chunk in column.chunks:
-        for value in chunk:
-            content = _content(value.as_py())
-            if isinstance(content, str) and not _own(content, hub_id):
-                raise ValueError(
-                    f"{hub_id}, column {image}: row {len(marks)} names {content!r}, which is not in the data set's own "
-                    "folder; save the data set with its images inside"
-                )
-            marks.append("none" if content is None else mark(content))
-    return marks
-
-
-def _content(value: Any) -> Any:
-    """Bytes or path of an image, alone or in a table of both."""
-    if isinstance(value, dict):
-        return value["bytes"] if value.get("bytes") is not None else value.get("path")
-    return value
-
-
-def _own(file: str, hub_id: str) -> bool:
-    """Whether a file named by a row is inside the local copy, or inside the hub's caches."""
+def _marks(files: Dataset, image: str, hub_id: str) -> list[str]:
+    """The mark of each image; refuses rows that name a file that did not come with the data set."""
     from datasets import config
     from huggingface_hub.constants import HF_HUB_CACHE
 
     place = Path(hub_id)
-    roots = [place.parent if place.is_file() else place] if place.exists() else [config.HF_DATASETS_CACHE, HF_HUB_CACHE]
-    return any(Path(file).resolve().is_relative_to(Path(root).resolve()) for root in roots)
+    caches = (Path(config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE))
+    own = (place.parent if place.is_file() else place,) if place.exists() else caches
+    marks = []
+    for row, values in enumerate(files):
+        content = _content(values)
+        if isinstance(content, str) and not any(Path(content).resolve().is_relative_to(p.resolve()) for p in own):
+            raise ValueError(
+                f"{hub_id}, column {image}: row {row} names {content!r}, which is not in the data set's own folder; "
+                "save the data set with its images inside"
+            )
+        marks.append("none" if content is None else mark(content))
+    return marks
+
+
+def _picture(files: Dataset, row: int) -> Picture:
+    return _content(files[row])
+
+
+def _content(values: dict[str, Any]) -> Picture:
+    """Bytes or path of the image in a row of one column."""
+    (value,) = values.values()
+    content: Picture = None if value is None else value["bytes"] if value["bytes"] is not None else value["path"]
+    return content

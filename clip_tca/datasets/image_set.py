@@ -9,30 +9,40 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from PIL import Image
 
-from clip_tca.datasets.corrupting import Corruption
+from clip_tca.datasets.corruptions import Corruption
 from clip_tca.datasets.pictures import Picture, decode
 
 
 @dataclass
 class Domain:
-    """The images of one domain: names (``class/file`` for files), marks, and labels for scoring only.
+    """The images of one domain.
 
-    A mark is size and content hash, see :func:`clip_tca.datasets.pictures.mark`. ``picture`` returns image i as a path
-    or bytes, and is picklable, for worker processes. ``corruption`` is applied when an image is decoded.
+    Attributes:
+        names: The name of each image, ``class/file`` for files.
+        marks: Size and content hash of each (:func:`clip_tca.datasets.pictures.mark`).
+        labels: The true classes, for scoring only.
+        pictures: Each as a path or as bytes, or a function that returns it; picklable, for worker processes.
+        corruption: Applied when an image is decoded.
     """
 
     names: list[str]
     marks: list[str]
     labels: list[int]
-    picture: Callable[[int], Picture]
+    pictures: Sequence[Picture | Callable[[], Picture]]
     corruption: Corruption | None = None
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def picture(self, index: int) -> Picture:
+        """Path or bytes of image ``index``."""
+        picture = self.pictures[index]
+        return picture() if callable(picture) else picture
 
     def image(self, index: int) -> Image.Image:
         """Image ``index``, decoded to 8-bit RGB and corrupted; ValueError gives the reason if it can't be read."""
@@ -48,58 +58,31 @@ class Domain:
 
     def subset(self, keep: Sequence[int]) -> Domain:
         """The images ``keep``, in that order."""
-        return replace(
-            self,
-            names=[self.names[i] for i in keep],
-            marks=[self.marks[i] for i in keep],
-            labels=[self.labels[i] for i in keep],
-            picture=Subset(self.picture, tuple(keep)),
-        )
+        names, marks = [self.names[i] for i in keep], [self.marks[i] for i in keep]
+        labels, pictures = [self.labels[i] for i in keep], [self.pictures[i] for i in keep]
+        return Domain(names, marks, labels, pictures, self.corruption)
 
     @classmethod
     def chained(cls, domains: Sequence[Domain]) -> Domain:
         """The images of several domains of a data set, one domain after the other."""
-        names, marks, labels = (
-            [value for domain in domains for value in getattr(domain, part)] for part in ("names", "marks", "labels")
-        )
-        pictures = tuple((domain.picture, len(domain)) for domain in domains)
-        return cls(names, marks, labels, Chain(pictures), domains[0].corruption)
-
-
-@dataclass(frozen=True)
-class Subset:
-    """Some of the images that another callable returns."""
-
-    picture: Callable[[int], Picture]
-    indices: tuple[int, ...]
-
-    def __call__(self, index: int) -> Picture:
-        """Image ``index`` of the subset."""
-        return self.picture(self.indices[index])
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The images of several callables, each with its number of images, one after the other."""
-
-    pictures: tuple[tuple[Callable[[int], Picture], int], ...]
-
-    def __call__(self, index: int) -> Picture:
-        """Image ``index`` of all."""
-        for picture, images in self.pictures:
-            if index < images:
-                return picture(index)
-            index -= images
-        raise IndexError(index)
+        names, marks = list(chain(*(d.names for d in domains))), list(chain(*(d.marks for d in domains)))
+        labels, pictures = list(chain(*(d.labels for d in domains))), list(chain(*(d.pictures for d in domains)))
+        return cls(names, marks, labels, pictures, domains[0].corruption)
 
 
 @dataclass
 class ImageSet:
-    """A data set: raw class names in the order of the labels, images by domain, and where it came from, for the record.
+    """A data set of images.
 
-    ``expected`` holds the published numbers of images by domain, ``expected_classes`` those of each class, both empty
-    if there are none; ``ignored`` names folders and files that were not used. ``other_split`` says so if these are not
-    the images of published results, though all are there.
+    Attributes:
+        name: As ``--dataset`` takes it, or the name of the folder.
+        classes: Raw class names, in the order of the labels.
+        domains: The images by domain.
+        origin: Where it came from, for the record.
+        expected: The published number of images by domain; empty if there is none.
+        expected_classes: The same for each class.
+        ignored: Folders and files that were not used.
+        other_split: Says so if these are not the images of published results, though all are there.
     """
 
     name: str
@@ -122,15 +105,15 @@ class ImageSet:
         return {name: [counter[label] for label in range(len(self.classes))] for name, counter in counted.items()}
 
     def differences(self) -> list[str]:
-        """Differences from the published counts, one line for each domain (and class, if published)."""
-        lines = []
+        """Differences from the published counts, one line for each domain, or for each class of a domain."""
+        lines, counts = [], self.counts()
         for domain, expected in self.expected.items():
-            count = len(self.domains.get(domain, ()))
-            if count != expected:
-                lines.append(f"{domain} {count} images of {expected}")
-        counts = self.counts()
-        for domain, per_class in self.expected_classes.items():
-            for name, count, expected in zip(self.classes, counts.get(domain, []), per_class, strict=False):
-                if count != expected and len(self.domains[domain]) == self.expected[domain]:
-                    lines.append(f"{domain}/{name} {count} images of {expected}")
+            images = len(self.domains.get(domain, ()))
+            if images != expected:
+                lines.append(f"{domain} {images} images of {expected}")
+            elif domain in self.expected_classes:
+                classes = zip(self.classes, counts[domain], self.expected_classes[domain], strict=True)
+                lines += [
+                    f"{domain}/{name} {count} images of {wanted}" for name, count, wanted in classes if count != wanted
+                ]
         return lines

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clip_tca.core.checks import one_line
+from clip_tca.core.folders import data_root
 from clip_tca.core.hub_access import told_offline
-from clip_tca.core.processes import current
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import is_url, locate
-from clip_tca.datasets.corrupting import Corruption
+from clip_tca.core.store_copy import copied
+from clip_tca.datasets.corruptions import Corruption
+from clip_tca.datasets.folder import load_benchmark, load_folder
+from clip_tca.datasets.hub import demo_set, load_hub
 from clip_tca.datasets.image_set import ImageSet
-from clip_tca.datasets.mirrors import mirrors_of
+from clip_tca.datasets.local_copy import found, get, load_copy, mirrors_of
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark, domain_named
-
-log = logging.getLogger("clip_tca")
 
 NAMES = (*BENCHMARKS, "folder", "demo")
 
@@ -26,12 +25,12 @@ NAMES = (*BENCHMARKS, "folder", "demo")
 class ImageSource:
     """A data set of images by name (a benchmark, ``folder`` for your own, or ``demo``), with where to find it.
 
-    Without a ``data_dir`` it is what ``clip-tca data get`` has got, else on the hub (``hub_id`` may also be a local
-    copy in the hub's formats), at the commit or tag ``revision``; a benchmark whose hub copy fails is got from its
-    other mirrors. For a column, None takes the first usual name. Empty ``domains`` loads all; empty ``corruptions`` and
-    ``severities`` load the 15 common ones at severity 5 of a benchmark whose domains are corruptions. ``corrupt``, such
-    as ``gaussian_noise:3``, is applied to all images (:mod:`clip_tca.datasets.corrupting`). ``progress`` shows
-    progress on stderr.
+    Without a ``data_dir`` a benchmark is what ``clip-tca data get`` has got; if there is nothing, it is got now from
+    its mirrors. Those without mirrors are on the hub, at the commit or tag ``revision``; ``hub_id`` names another data
+    set there, or a local copy in the hub's formats. For a column, None takes the first usual name. Empty ``domains``
+    loads all; empty ``corruptions`` and ``severities`` load the 15 common ones at severity 5 of a benchmark whose
+    domains are corruptions. ``corrupt``, such as ``gaussian_noise:3``, is applied to all images
+    (:mod:`clip_tca.datasets.corruptions`). ``progress`` shows progress on stderr.
     """
 
     dataset: str
@@ -75,9 +74,8 @@ class ImageSource:
             )
         if self.dataset == "folder" and self.data_dir is None and self.hub_id is None:
             raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")
-        benchmark = self.benchmark
-        nowhere = self.data_dir is None and self.hub_id is None and not self._copy()
-        if benchmark and not benchmark.hub_id and nowhere:
+        benchmark, anywhere = self.benchmark, self.data_dir or self.hub_id
+        if benchmark and anywhere is None and not benchmark.hub_id and found(benchmark.name) is None:
             got = f"; or load it: clip-tca data get {benchmark.name}" if mirrors_of(benchmark.name) else ""
             raise ValueError(
                 f"dataset: no copy of {benchmark.title} on the hub is known to load; give --data-dir with a folder "
@@ -87,8 +85,8 @@ class ImageSource:
     def load(self) -> ImageSet:
         """The data set, with counts checked against the published ones."""
         self.check()
-        with Progress(None, f"reading {self.dataset}", "image", self._shown):
-            data = self._load()
+        with Progress(None, f"reading {self.dataset}", "image", self.progress):
+            data = self._load(self.progress)
         asked = self.benchmark if self.corruptions else None
         if asked and (missing := [name for name in asked.domains if name not in data.domains]):
             where, there = self.data_dir or self.hub_id, ", ".join(data.domains)
@@ -100,81 +98,31 @@ class ImageSource:
             data.expected_classes = {name: n for name, n in data.expected_classes.items() if name in chosen}
         return data if self.corrupt is None else data.corrupted(Corruption.parse(self.corrupt))
 
-    def _load(self) -> ImageSet:
-        benchmark = self.benchmark
+    def _load(self, shown: bool) -> ImageSet:
         if self.dataset == "demo":
-            from clip_tca.datasets.demo import demo_set
-
             return demo_set()
+        benchmark = self.benchmark
         if self.data_dir is not None:
-            from clip_tca.datasets.corrupted_sets import load_corrupted
-            from clip_tca.datasets.folder import load_benchmark, load_folder
-            from clip_tca.datasets.listed_files import load_listed
-
-            folder = self._folder(self.data_dir)
-            if benchmark is None:
-                return load_folder(folder)
-            if benchmark.home and (folder / benchmark.home).is_dir():  # the others there have folders of the same names
-                folder /= benchmark.home
-            by_form = {"folders": load_benchmark, "listed": load_listed}
-            return by_form.get(benchmark.form, load_corrupted)(folder, benchmark)
-        if benchmark is not None and (copy := self._copy()):
-            from clip_tca.datasets.local_copy import load_copy
-
-            return load_copy(copy, benchmark)
-        return self._from_hub(benchmark)
-
-    def _folder(self, address: str | Path) -> Path:
-        """The folder of the pictures; one in a store is copied to this machine first, and the copy is kept."""
-        if not is_url(address):
-            return Path(address).expanduser()
-        from clip_tca.core.cache_folder import data_root
-        from clip_tca.core.store_copy import copied
-
-        place = locate(str(address))
-        return place if isinstance(place, Path) else copied(place, data_root() / "stores", self._shown)
-
-    def _copy(self) -> Path | None:
-        """The copy of ``clip-tca data get``, unless another place was named."""
-        from clip_tca.datasets.local_copy import found
-
-        elsewhere = self.data_dir or self.hub_id or self.revision
-        return found(self.dataset) if elsewhere is None and self.dataset in BENCHMARKS else None
-
-    @property
-    def _shown(self) -> bool:
-        return self.progress and current().first
-
-    def _from_hub(self, benchmark: Benchmark | None) -> ImageSet:
-        from clip_tca.datasets.hub import Columns, load_hub
-        from clip_tca.datasets.mirrors import mirrors_of
-
-        hub_id = self.hub_id or (benchmark.hub_id if benchmark else "")
-        columns = Columns(self.image_column, self.label_column, self.domain_column)
+            folder = _local(self.data_dir, shown)
+            return load_benchmark(folder, benchmark) if benchmark else load_folder(folder)
+        columns = self.image_column, self.label_column, self.domain_column
+        if benchmark is None or self.hub_id is not None:
+            return load_hub(self.hub_id or "", benchmark, self.revision, columns)
+        if self.revision is None:
+            copy = found(benchmark.name)
+            if copy is None and not told_offline() and (mirrors := mirrors_of(benchmark.name)):
+                copy = get(benchmark.name, mirrors, progress=shown)
+            if copy is not None:
+                return load_copy(copy, benchmark)
         try:
-            data = load_hub(hub_id, benchmark, self.revision, columns)
-            if benchmark and not benchmark.verified and self.hub_id is None and (wrong := data.differences()):
-                raise ValueError(
-                    f"{hub_id}, a community copy of {benchmark.title}, is not complete ({'; '.join(wrong[:3])}); "
-                    "name it by --hub-id to take it as it is"
-                )
-            return data
+            return load_hub(benchmark.hub_id, benchmark, self.revision, columns)
         except ValueError as error:
-            if benchmark is None or self.hub_id is not None:
-                raise
-            if self.revision is not None or told_offline() or not mirrors_of(benchmark.name):
-                raise ValueError(f"{error}. A folder must look like {benchmark.layout()}") from error
-            return self._from_others(benchmark, one_line(error.__cause__ or error))
+            raise ValueError(f"{error}. A folder must look like {benchmark.layout()}") from error
 
-    def _from_others(self, benchmark: Benchmark, reason: str) -> ImageSet:
-        """The benchmark from its mirrors that are not on the hub, where it failed for this ``reason``."""
-        from clip_tca.datasets.local_copy import Getter, load_copy, without_hub
 
-        getter = without_hub(Getter.of(benchmark.name, progress=self._shown), benchmark.hub_id)
-        folder = getter.get([(f"{benchmark.hub_id} on the hub", reason)])
-        data = load_copy(folder, benchmark)
-        log.warning(
-            "%s: %s on the hub failed (%s); got it from %s, into %s",
-            *(benchmark.name, benchmark.hub_id, reason, data.origin.get("mirror"), folder),
-        )
-        return data
+def _local(address: str | Path, shown: bool) -> Path:
+    """The folder of the pictures; one in a store is copied to this machine first, and the copy is kept."""
+    if not is_url(address):
+        return Path(address).expanduser()
+    place = locate(str(address))
+    return place if isinstance(place, Path) else copied(place, data_root() / "stores", shown)

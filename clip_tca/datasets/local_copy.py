@@ -10,31 +10,40 @@ at a time, others wait for it.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import logging
+import lzma
 import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clip_tca.core.cache_folder import data_root
-from clip_tca.core.checks import one_line
-from clip_tca.core.download import download, file_hashes
-from clip_tca.core.files import PART, lock, write_text
-from clip_tca.core.progress import Progress
-from clip_tca.datasets.archives import is_archive, unpack
-from clip_tca.datasets.hub_files import hub_files, hub_headers
-from clip_tca.datasets.image_set import ImageSet
-from clip_tca.datasets.mirrors import Mirror, RemoteFile, mirrors_of
-from clip_tca.datasets.registry import BENCHMARKS, Benchmark
+from filelock import FileLock
 
-log = logging.getLogger("clip_tca")
+from clip_tca.core.checks import one_line
+from clip_tca.core.download import download
+from clip_tca.core.files import PART, sha256, write_text
+from clip_tca.core.folders import data_root
+from clip_tca.core.hub_access import hub_address, hub_reachable, told_offline
+from clip_tca.core.progress import Progress, tracked
+from clip_tca.datasets.folder import load_benchmark
+from clip_tca.datasets.hub import load_hub
+from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
 RECEIPT = "clip-tca.json"
 DOWNLOADS = ".downloads"
+
+DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
+"""Google Drive, past the page that asks whether a large file may be loaded."""
+
+Loaded = tuple[Path, str, dict[str, str]]
+"""A loaded file, its name in the data set, and its address and hash for the receipt."""
 
 
 def found(name: str) -> Path | None:
@@ -45,21 +54,15 @@ def found(name: str) -> Path | None:
 
 def load_copy(folder: Path, benchmark: Benchmark) -> ImageSet:
     """The images of a copy: published folders and arrays, or Parquet files; its origin has the receipt's mirror."""
-    from clip_tca.datasets.corrupted_sets import load_corrupted
-    from clip_tca.datasets.folder import load_benchmark
-    from clip_tca.datasets.hub import load_hub
-
-    if next(folder.rglob("*.parquet"), None) is not None:
-        data = load_hub(str(folder), benchmark)
-    else:
-        data = (load_corrupted if benchmark.corrupted else load_benchmark)(folder, benchmark)
+    parquet = any(folder.rglob("*.parquet"))
+    data = load_hub(str(folder), benchmark) if parquet else load_benchmark(folder, benchmark)
     if (folder / RECEIPT).is_file():
         data.origin["mirror"] = receipt(folder)["mirror"]
     return data
 
 
 def receipt(folder: Path) -> dict[str, Any]:
-    """What RECEIPT says: ``mirror``, ``revision``, ``files`` with their hashes, and ``domains`` with their counts."""
+    """What RECEIPT says: ``mirror``, ``revision``, ``files`` with their hashes, ``domains`` with their counts."""
     try:
         content: dict[str, Any] = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))
         return {**content, "mirror": str(content["mirror"])}
@@ -67,141 +70,165 @@ def receipt(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder / RECEIPT} can't be read ({error}); remove it, and check with data check") from None
 
 
-@dataclass(frozen=True)
-class Getter:
-    """Gets a copy of a benchmark below ``root`` from the first of the ``mirrors`` that has it whole."""
+def mirrors_of(name: str, addresses: Sequence[str] = ()) -> list[list[str]]:
+    """The mirrors of a benchmark: ``addresses``, or those in the JSON file that CLIP_TCA_MIRRORS names, or known ones.
 
-    benchmark: Benchmark
-    mirrors: Sequence[Mirror]
-    root: Path
-    progress: bool = False
-
-    @classmethod
-    def of(
-        cls, name: str, addresses: Sequence[str] = (), root: str | Path | None = None, progress: bool = False
-    ) -> Getter:
-        """For a benchmark by its name; ``addresses`` replace its mirrors (see :meth:`Mirror.at`)."""
-        mirrors = tuple(Mirror.at(address) for address in addresses) or mirrors_of(name)
-        if name not in BENCHMARKS or not mirrors:
-            allowed = ", ".join(known for known in BENCHMARKS if mirrors_of(known))
-            own = f", or {name} with --mirror ADDRESS" if name in BENCHMARKS else ""
-            raise ValueError(f"data: {name!r} can't be got; allowed are {allowed}{own}")
-        place = data_root() if root is None else Path(root).expanduser()
-        return cls(BENCHMARKS[name], mirrors, place, progress)
-
-    @property
-    def folder(self) -> Path:
-        """Where the copy is, or will be."""
-        return self.root / self.benchmark.name
-
-    def get(self, failures: Sequence[tuple[str, str]] = ()) -> Path:
-        """The folder of the copy; ValueError names every mirror and why it failed, with earlier ``failures`` first."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        failed = list(failures)
-        with self._alone():
-            if self.folder.exists():
-                self._adopt()
-                return self.folder
-            for mirror in self.mirrors:
-                try:
-                    self._from(mirror)
-                    return self.folder
-                except (ValueError, OSError) as error:
-                    failed.append((str(mirror), one_line(error)))
-        raise ValueError(self._failure(failed))
-
-    def _failure(self, failed: list[tuple[str, str]]) -> str:
-        lines = "".join(f"\n  {address}: {why}" for address, why in failed)
-        name = self.benchmark.name
-        return (
-            f"{name} could not be got from any of its {len(failed)} mirrors; get it another way, then "
-            f"--data-dir DIR, or clip-tca data get {name} --mirror ARCHIVE{lines}\n  the folder must look like "
-            f"{self.benchmark.layout()}"
-        )
-
-    def _from(self, mirror: Mirror) -> None:
-        """Load, unpack, count, and leave the receipt."""
-        downloads = self.root / DOWNLOADS / self.benchmark.name
-        downloads.mkdir(parents=True, exist_ok=True)
-        revision, files = (
-            hub_files(mirror.hub_id, mirror.revision, self.benchmark.split) if mirror.hub_id else (None, mirror.files)
-        )
-        loaded = [(file, *self._load(file, downloads, bool(mirror.hub_id))) for file in files]
-        stage = self.root / f".{self.benchmark.name}{PART}"
-        shutil.rmtree(stage, ignore_errors=True)
+    A mirror is a list of archives and other files that are the data set together, each by its address, which may end in
+    the published hash (``#md5=DIGITS``), or by its path; or it is one OWNER/NAME[@REVISION] on the hub.
+    """
+    own = os.environ.get("CLIP_TCA_MIRRORS")
+    listed: Sequence[Any] = addresses or (BENCHMARKS[name].mirrors if name in BENCHMARKS else ())
+    if own and not addresses:
         try:
-            for file, path, _ in loaded:
-                self._place(path, stage / file.into, file)
-            os.replace(stage, self.folder)
-            self._count(str(mirror), revision, [{"url": f.url, **hashes} for f, _, hashes in loaded])
-            shutil.rmtree(downloads, ignore_errors=True)
-        except ValueError:  # what was loaded is not the data set; after any other end it is worth keeping
-            shutil.rmtree(self.folder, ignore_errors=True)
-            for file in files:
-                (downloads / file.name).unlink(missing_ok=True)
-            raise
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
+            listed = dict(json.loads(Path(own).expanduser().read_text(encoding="utf-8"))).get(name, listed)
+        except (OSError, ValueError, TypeError) as error:
+            raise ValueError(
+                f'CLIP_TCA_MIRRORS: {own}: {error}; a JSON file like {{"vlcs": ["https://…/VLCS.tar.gz"]}} is needed'
+            ) from None
+    mirrors = [[mirror] if isinstance(mirror, str) else list(mirror) for mirror in listed]
+    for address in (address for mirror in mirrors for address in mirror):
+        if not (_is_hub(address) or re.match("https?://", address) or Path(address).expanduser().is_file()):
+            raise ValueError(
+                f"mirror: {address!r}; allowed are http(s) addresses, files that exist, and OWNER/NAME[@REVISION]"
+            )
+    return mirrors
 
-    def _load(self, file: RemoteFile, downloads: Path, hub: bool) -> tuple[Path, dict[str, str]]:
-        local = Path(file.url)
-        if local.is_file():
-            return local, file_hashes(local, {"sha256"})
-        path = downloads / file.name
-        hashes = download(file.address, path, file.hashes, hub_headers() if hub else None, self.progress)
-        return path, hashes
 
-    def _place(self, path: Path, folder: Path, file: RemoteFile) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        if is_archive(path):
-            unpack(path, folder, self.progress)
-        elif path.suffix in (".parquet", ".txt", ".npy"):
-            shutil.copyfile(path, folder / file.name.partition("-")[2])
-        else:
-            raise ValueError(f"{file.url} is neither a zip or tar archive nor a Parquet file")
+def _is_hub(address: str) -> bool:
+    path = Path(address).expanduser()
+    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", address)) and not path.suffix and not path.is_file()
 
-    def _adopt(self) -> None:
-        """Take a folder that is there already: of an earlier run, or put there by hand; count it if nobody has."""
-        if not (self.folder / RECEIPT).is_file():
+
+def _title(mirror: list[str]) -> str:
+    return mirror[0].partition("#")[0] + (f" and {len(mirror) - 1} more" if len(mirror) > 1 else "")
+
+
+def get(name: str, mirrors: list[list[str]], root: Path | None = None, progress: bool = False) -> Path:
+    """A copy of a benchmark in ``root/name``, from the first of the mirrors that has it whole.
+
+    A folder that is there already is taken, and counted if nobody has. ValueError names every mirror and why it failed.
+    """
+    benchmark, root = BENCHMARKS[name], root or data_root()
+    folder, reasons = root / name, []
+    root.mkdir(parents=True, exist_ok=True)
+    with FileLock(root / f".{name}.lock"):
+        if (folder / RECEIPT).is_file():
+            return folder
+        if folder.exists():
             try:
-                self._count("put there by hand", None, [])
+                _count(folder, benchmark, {"mirror": "put there by hand"}, progress)
+                return folder
             except (ValueError, OSError) as error:
-                raise ValueError(f"{self.folder} is there already, but {one_line(error)}; move it away first") from None
-
-    def _count(self, mirror: str, revision: str | None, files: list[dict[str, str]]) -> None:
-        """Compare with the published counts, then write the receipt: the last step."""
-        with Progress(None, f"counting {self.benchmark.name}", "image", self.progress):
-            usual = self.benchmark.only((), ()) if self.benchmark.corrupted else self.benchmark
+                raise ValueError(f"{folder} is there already, but {one_line(error)}; move it away first") from None
+        for mirror in mirrors:
             try:
-                data = load_copy(self.folder, usual)
-            except FileNotFoundError:
-                raise ValueError(f"it does not look like {self.benchmark.layout()}") from None
-            if wrong := data.differences():
-                raise ValueError(f"it is not complete ({'; '.join(wrong[:3])}{'; …' if wrong[3:] else ''})")
-            domains = {
-                name: {"images": len(domain), "files_sha256": domain.fingerprint()}
-                for name, domain in data.domains.items()
-            }
-        content = {"dataset": data.name, "mirror": mirror, "revision": revision, "files": files, "domains": domains}
-        write_text(self.folder / RECEIPT, json.dumps(content, indent=1) + "\n")
+                _get(mirror, benchmark, root, progress)
+                return folder
+            except (ValueError, OSError) as error:
+                reasons.append(f"\n  {_title(mirror)}: {one_line(error)}")
+    raise ValueError(
+        f"{name} could not be got from any of its {len(reasons)} mirrors; get it another way, then --data-dir DIR, or "
+        f"clip-tca data get {name} --mirror ARCHIVE{''.join(reasons)}\n  the folder must look like {benchmark.layout()}"
+    )
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the lock of the data set, where the file system has locks."""
-        guard = self.root / f".{self.benchmark.name}.lock"
-        guard.touch()
-        handle = None
+
+def _get(mirror: list[str], benchmark: Benchmark, root: Path, progress: bool) -> None:
+    """Load, unpack, count, and leave the receipt."""
+    folder, stage = root / benchmark.name, root / f".{benchmark.name}{PART}"
+    downloads = root / DOWNLOADS / benchmark.name
+    downloads.mkdir(parents=True, exist_ok=True)
+    if _is_hub(mirror[0]):
+        revision, files = _load_hub(mirror[0], benchmark.split, downloads, progress)
+    else:
+        revision, files = None, [_load(address, downloads, progress) for address in mirror]
+    shutil.rmtree(stage, ignore_errors=True)
+    try:
+        for path, name, _ in files:
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            if path.suffix in (".parquet", ".txt", ".npy"):
+                shutil.copyfile(path, stage / name)
+            else:
+                with Progress(None, f"unpacking {name}", "file", progress):
+                    unpack(path, stage)
+        os.replace(stage, folder)
+        about = {"mirror": _title(mirror), "revision": revision, "files": [hashes for _, _, hashes in files]}
+        _count(folder, benchmark, about, progress)
+        shutil.rmtree(downloads, ignore_errors=True)
+    except ValueError:  # what was loaded is not the data set; after any other end it is worth keeping
+        shutil.rmtree(folder, ignore_errors=True)
+        for path, _, _ in files:
+            if path.is_relative_to(downloads):
+                path.unlink()
+        raise
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _load(address: str, downloads: Path, progress: bool) -> Loaded:
+    """A file at an address, or on this machine."""
+    url, _, md5 = address.partition("#md5=")
+    name = re.sub(r"[^\w.-]", "", url.split("?")[0].rstrip("/").rpartition("/")[2])[-60:] or "file"
+    path = Path(url).expanduser()
+    if path.is_file():
+        return path, name, {"url": url, "sha256": sha256(path)}
+    path = downloads / f"{hashlib.sha256(url.encode()).hexdigest()[:8]}-{name}"
+    page = re.search(r"//drive\.google\.com/.*?(?:id=|/d/)([\w-]{10,})", url)
+    download(f"{DRIVE}{page[1]}" if page else url, path, md5, progress)
+    return path, name, {"url": url, "sha256": sha256(path)}
+
+
+def _load_hub(address: str, split: str | None, downloads: Path, progress: bool) -> tuple[str, list[Loaded]]:
+    """The commit, and the Parquet files in it, only those of ``split`` if their names have it."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if told_offline() or not hub_reachable():
+        raise ValueError("HF_HUB_OFFLINE is set" if told_offline() else f"{hub_address()} can't be reached")
+    disable_progress_bars()
+    hub_id, _, revision = address.partition("@")
+    hub, files = HfApi(endpoint=hub_address()), []
+    try:
+        about = hub.dataset_info(hub_id, revision=revision or None, files_metadata=True)
+        known = {file.rfilename: file.lfs for file in about.siblings or () if file.rfilename.endswith(".parquet")}
+        names = [name for name in known if split and split in name] or list(known)
+        for name in tracked(names, len(names), f"loading {hub_id}", "file", progress):
+            path = Path(hub.hf_hub_download(hub_id, name, repo_type="dataset", revision=about.sha, local_dir=downloads))
+            digest, published = sha256(path), getattr(known[name], "sha256", None)
+            if published not in (None, digest):
+                path.unlink()
+                raise ValueError(f"the SHA-256 of {name} is {digest}, not {published} as published")
+            files.append((path, name, {"url": f"{hub_id}/{name}", "sha256": digest}))
+    except Exception as error:  # of the hub's client, or of the library below it
+        raise ValueError(one_line(error)) from error
+    if not files:
+        raise ValueError("it has no Parquet files")
+    return str(about.sha), files
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a zip or tar archive, whatever its name; nothing is written outside ``folder``; ValueError if damaged."""
+    try:
+        if zipfile.is_zipfile(archive):
+            shutil.unpack_archive(archive, folder, "zip")  # it leaves out what would lead out of the folder
+        elif tarfile.is_tarfile(archive):
+            shutil.unpack_archive(archive, folder, "tar", filter="data")
+        else:
+            raise ValueError(f"{archive.name} is neither a zip or tar archive nor a Parquet file")
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
+        raise ValueError(f"{archive.name} is damaged or not safe ({one_line(error)})") from None
+
+
+def _count(folder: Path, benchmark: Benchmark, about: dict[str, Any], progress: bool) -> None:
+    """Compare with the published counts, then write the receipt: the last step."""
+    with Progress(None, f"counting {benchmark.name}", "image", progress):
         try:
-            handle = lock(guard, wait=True)
-        except OSError:
-            log.info("no locks in %s", self.root)
-        try:
-            yield
-        finally:
-            if handle is not None:
-                os.close(handle)
-
-
-def without_hub(getter: Getter, hub_id: str) -> Getter:
-    """The same without the mirror ``hub_id``, which was tried before."""
-    return replace(getter, mirrors=tuple(mirror for mirror in getter.mirrors if mirror.hub_id != hub_id))
+            data = load_copy(folder, benchmark.only() if benchmark.corrupted else benchmark)
+        except FileNotFoundError:
+            raise ValueError(f"it does not look like {benchmark.layout()}") from None
+        if wrong := data.differences():
+            raise ValueError(f"it is not complete ({'; '.join(wrong[:3])}{'; …' if wrong[3:] else ''})")
+        domains = {
+            name: {"images": len(domain), "files_sha256": domain.fingerprint()} for name, domain in data.domains.items()
+        }
+    content = {"dataset": data.name, **about, "domains": domains}
+    write_text(folder / RECEIPT, json.dumps(content, indent=1) + "\n")

@@ -41,7 +41,15 @@ def decode(picture: Picture) -> Image.Image:
         raise ValueError("no image")
     with _opened(picture) as image:
         image.load()
-        return _rgb(image)
+        if image.mode == "F":
+            raise ValueError("floating-point pixels have no agreed range; save it as 8-bit")
+        if image.mode.startswith("I"):  # 16 bits and more: convert() would clip everything above 255 to white
+            values = np.array(image)
+            shift = max(8, int(values.max(initial=0)).bit_length() - 8)
+            values >>= shift  # in place: the largest images take hundreds of megabytes
+            return Image.fromarray(values.clip(0, 255, out=values).astype(np.uint8)).convert("RGB")
+        see_through = image.mode == "P" and "transparency" in image.info
+        return (image.convert("RGBA") if see_through else image).convert("RGB")
 
 
 def fault(picture: Picture) -> str | None:
@@ -82,7 +90,11 @@ def _opened(picture: str | Path | bytes) -> Iterator[Image.Image]:
         warnings.simplefilter("ignore")  # Pillow warns of odd metadata and sizes; real errors are raised
         try:
             with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as image:
-                _check_size(image)
+                width, height = image.size
+                if width * height > MAX_PIXELS:
+                    raise ValueError(f"{width} × {height} pixels, more than {MAX_PIXELS:,} (a decompression bomb?)")
+                if max(width, height) > MAX_RATIO * min(width, height):  # resizing it would need gigabytes
+                    raise ValueError(f"{width} × {height} pixels: one side is over {MAX_RATIO} times the other")
                 yield image
         except UnidentifiedImageError:
             raise ValueError("not an image that Pillow can read") from None
@@ -95,24 +107,3 @@ def _opened(picture: str | Path | bytes) -> Iterator[Image.Image]:
 def _excerpts(picture: str | Path | bytes, places: list[int]) -> list[bytes]:
     with io.BytesIO(picture) if isinstance(picture, bytes) else Path(picture).open("rb") as file:
         return [file.read(_TAIL) for place in places if file.seek(place) >= 0]
-
-
-def _check_size(image: Image.Image) -> None:
-    width, height = image.size
-    if width * height > MAX_PIXELS:
-        raise ValueError(f"{width} × {height} pixels, more than {MAX_PIXELS:,} (a decompression bomb?)")
-    if max(width, height) > MAX_RATIO * min(width, height):  # resizing it to the model's input would need gigabytes
-        raise ValueError(f"{width} × {height} pixels: one side is over {MAX_RATIO} times the other")
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F":
-        raise ValueError("floating-point pixels have no agreed range; save it as 8-bit")
-    if image.mode.startswith("I"):  # 16 bits and more: convert() would clip everything above 255 to white
-        values = np.array(image)
-        shift = max(0, int(values.max(initial=0)).bit_length() - 8)
-        values >>= 8 if shift <= 8 else shift  # in place: the largest images take hundreds of megabytes
-        return Image.fromarray(values.clip(0, 255, out=values).astype(np.uint8)).convert("RGB")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
-    return image.convert("RGB")

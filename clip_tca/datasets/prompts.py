@@ -8,13 +8,13 @@ are whole sentences, in a JSON file as CuPL's: ``{"class name": ["a sentence", �
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
+from clip_tca.core.folders import resource
 from clip_tca.core.remote import Location, locate
-from clip_tca.core.resources import resource
 
 NAMED = ("single", "watt", "clip80")
 """Templates for any data set; ``clip80`` are OpenAI's for ImageNet."""
@@ -95,26 +95,23 @@ def _templates(path: Location, name: str) -> list[str]:
 
 def _descriptions(path: Location, classes: Sequence[str], raw: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """The sentences for each class, which a file names by its readable or its raw name, in any spelling."""
+    import msgspec
+
+    sentences = Annotated[list[Annotated[str, msgspec.Meta(pattern=r"\S")]], msgspec.Meta(min_length=1)]
     try:
-        content = json.loads(_text(path, f"prompts: {path} is not a file"))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f'{path}: not JSON ({error}); write {{"class name": ["a sentence", …], …}}') from None
-    if not isinstance(content, dict) or not content:
-        raise ValueError(f'{path}: no classes in it; write {{"class name": ["a sentence", …], …}}')
-    for name, sentences in content.items():
-        whole = isinstance(sentences, list) and all(isinstance(text, str) and text.strip() for text in sentences)
-        if not whole or not sentences:
-            raise ValueError(f"{path}: {name!r} has no list of sentences; write at least one for each class")
-    found = {_letters(name): tuple(sentences) for name, sentences in content.items()}
+        content = msgspec.json.decode(_text(path, f"prompts: {path} is not a file"), type=dict[str, sentences])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f'{path}: {error}; write {{"class name": ["a sentence", …], …}}') from None
+    found = {_letters(name): tuple(texts) for name, texts in content.items()}
     described = []
     for name, other in zip(classes, raw, strict=True):
-        sentences = found.get(_letters(name)) or found.get(_letters(other))
-        if sentences is None:
+        own = found.get(_letters(name)) or found.get(_letters(other))
+        if own is None:
             raise ValueError(
                 f"{path}: no description of the class {name!r}; its {len(content)} names begin with "
                 f"{', '.join(map(repr, list(content)[:3]))}; add it, or rename the classes with --class-names FILE"
             )
-        described.append(sentences)
+        described.append(own)
     return tuple(described)
 
 

@@ -1,31 +1,38 @@
-"""A classification network as f and g: f is everything up to the last layer, g is that layer.
+"""Classification networks of torchvision and timm as f and g: f is everything up to the last layer, g is that layer.
 
 f gives raw features, not scaled to unit length; g is a :class:`clip_tca.LinearClassifier` with weight and bias. There
-is no text tower, so there are no prompts.
+is no text tower, so there are no prompts. :func:`head_for` takes those outputs of g that are the classes of a data set.
 """
 
 from __future__ import annotations
 
-import difflib
+import json
 import logging
+import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from clip_tca.classifier import LinearClassifier
-from clip_tca.core.device import choose_device, choose_precision
-from clip_tca.encoding import weights
-from clip_tca.encoding.base import Encoder, Identity
-from clip_tca.encoding.checkpoint import fingerprint, load_weights, read_checkpoint
+from clip_tca.classifier import LinearClassifier, told_apart
+from clip_tca.core.checks import one_line
+from clip_tca.core.hub_access import cached_file, hub_reachable
+from clip_tca.datasets.prompts import clean
+from clip_tca.encoding.base import Encoder, Identity, unknown_model, unknown_tag
+from clip_tca.encoding.checkpoint import fingerprint, local_file, offline, read_checkpoint
 from clip_tca.encoding.store import digest
 
 log = logging.getLogger("clip_tca")
+
+Transform = Callable[[Image.Image], Tensor]
+
+SYNSET = re.compile(r"n\d{8}")
+"""A class of ImageNet, by its number in WordNet; the folders of ImageNet are named so."""
 
 
 class Backbone(nn.Module):
@@ -51,93 +58,65 @@ class BackboneEncoder(Encoder):
     """Prefix of the model's name, and the library's distribution."""
 
     def __init__(
-        self,
-        model: str,
-        pretrained: str | None = None,
-        device: str = "auto",
-        precision: str = "auto",
-        trust_pickle: bool = False,
+        self, model: str, pretrained: str | None = None, device: str = "auto", precision: str = "auto"
     ) -> None:
-        """Choose a network; nothing is loaded yet.
+        """Choose a network by the library's name of it; nothing is loaded yet.
 
-        Args:
-            model: The library's name of the architecture.
-            pretrained: Tag of the library's weights, or a checkpoint (.safetensors, or .pth of tensors alone), which
-                brings its own number of classes; None is the library's default tag.
-            device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-            precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
-            trust_pickle: Load a legacy checkpoint that is a pickle of any objects, which can run any code.
+        ``pretrained`` is a tag of the library's weights, None its default, or a checkpoint (.safetensors, or .pth of
+        tensors alone), which brings its own number of classes.
         """
-        self.name = model
-        self.device = choose_device(device)
-        self.precision = choose_precision(precision, self.device)
-        self.pretrained, self._trust_pickle = pretrained, trust_pickle
-        tag = pretrained or "default"
-        self._file = Path(tag) if Path(tag).is_file() and not tag.isidentifier() else None
-        if self._file is None and (tag.endswith(weights.SUFFIXES) or "/" in tag):
-            raise ValueError(f"pretrained: {tag}: no such file")
-
-    # -- what a library says -------------------------------------------------------------------------------------------
+        super().__init__(device, precision)
+        self.name, self.pretrained = model, pretrained
+        self._title = f"{self.library}:{model}"
+        self._file = local_file(pretrained) if pretrained else None
 
     @abstractmethod
-    def _build(self) -> nn.Module:
-        """The network without pretrained weights; ValueError if there is no such model."""
+    def _from_library(self) -> tuple[Any, Any, Sequence[str] | None, dict[str, Any], Transform]:
+        """The network, its last layer, the names of its classes, its preprocessing as settings and as a function.
 
-    @abstractmethod
-    def _download(self) -> tuple[nn.Module, Sequence[str] | None]:
-        """The network with the library's weights, and the names of its classes; ValueError if that can't be had."""
-
-    @abstractmethod
-    def _last_layer(self, network: nn.Module) -> Any:
-        """The layer that gives the logits, whatever its kind."""
-
-    @abstractmethod
-    def _preprocessing_of(self, network: nn.Module) -> dict[str, Any]:
-        """What :attr:`transform` does, as JSON can hold it, with ``mean`` and ``std``."""
-
-    # -- what follows --------------------------------------------------------------------------------------------------
-
-    @property
-    def _title(self) -> str:
-        return f"{self.library}:{self.name}"
+        It is without weights if those come from a checkpoint, which brings its own names too. ValueError if there is
+        no such model, or its weights can't be had.
+        """
 
     @cached_property
     @torch.inference_mode(False)  # base methods need weights that can take gradients, whoever asks for them first
-    def _parts(self) -> tuple[Backbone, LinearClassifier, str]:
-        """f, g and the fingerprint of both."""
+    def _parts(self) -> tuple[Backbone, LinearClassifier, str, Transform]:
+        """f, g, the fingerprint of both, and the preprocessing."""
         log.info("loading %s with %s", self._title, self.pretrained or "its default weights")
-        if self._file is None:
-            network, classes = self._download()
-        else:
-            network = self._build()
-            state, classes = read_checkpoint(self._file, self._trust_pickle)
-            layer = self._linear(network)
-            outputs = state.get(f"{_place(network, layer)}.weight")
-            if outputs is not None and outputs.ndim == 2 and len(outputs) != layer.out_features:
-                _replace(network, layer, nn.Linear(layer.in_features, len(outputs), layer.bias is not None))
-            load_weights(network, state, self._file, self._title)
+        network, layer, classes, preprocessing, transform = self._from_library()
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(
+                f"model: {self._title} has no linear head (its last layer is {type(layer).__name__}), so there is no "
+                "g; use a model that ends in a linear layer, such as torchvision:resnet18"
+            )
+        place = next(name for name, module in network.named_modules() if module is layer)
+        if self._file is not None:
+            weights, classes = read_checkpoint(self._file)
+            self._fill(network, layer, place, weights)
         known = fingerprint(network)
-        layer = self._linear(network)
-        bias = None if layer.bias is None else layer.bias.detach().clone()
         try:
-            head = LinearClassifier(layer.weight.detach().clone(), bias)
+            head = LinearClassifier(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
             head.classes = None if classes is None else tuple(classes)  # two outputs may have one name, as ImageNet's
         except ValueError as error:
             raise ValueError(f"pretrained: {self._file or self.pretrained}: its head is unfit ({error})") from None
-        _replace(network, layer, nn.Identity())
-        preprocessing = self._preprocessing_of(network)
-        backbone = Backbone(network.float(), preprocessing).to(self.device).eval().requires_grad_(False)
-        return backbone, head, known
+        parent, _, last = place.rpartition(".")
+        setattr(network.get_submodule(parent), last, nn.Identity())
+        backbone = Backbone(network.float(), preprocessing)
+        return backbone.to(self.device).eval().requires_grad_(False), head, known, transform
 
-    def _linear(self, network: nn.Module) -> nn.Linear:
-        layer = self._last_layer(network)
-        if not isinstance(layer, nn.Linear):
-            kind = "nothing" if isinstance(layer, nn.Identity) else type(layer).__name__
+    def _fill(self, network: Any, layer: nn.Linear, place: str, weights: dict[str, Tensor]) -> None:
+        """Put the weights of a checkpoint into the network; its last layer gets as many outputs as they have."""
+        for name, own in list(layer.named_parameters()):
+            given = weights.get(f"{place}.{name}")
+            if given is not None and given.ndim == own.ndim:
+                setattr(layer, name, nn.Parameter(own.new_empty(len(given), *own.shape[1:])))
+        try:
+            network.load_state_dict(weights)
+        except RuntimeError as error:
+            reason = one_line(error).partition(": ")[2]
             raise ValueError(
-                f"model: {self._title} has no linear head (its last layer is {kind}), so there is no g; use a model "
-                "that ends in a linear layer, such as torchvision:resnet18"
-            )
-        return layer
+                f"pretrained: {self._file} does not fit {self._title} ({reason}); name the --model of these weights"
+            ) from None
 
     @property
     def model(self) -> Backbone:
@@ -149,6 +128,11 @@ class BackboneEncoder(Encoder):
         """g, the network's last layer, on the CPU."""
         return self._parts[1]
 
+    @property
+    def transform(self) -> Transform:
+        """The preprocessing of the weights; RGB image → ``(3, height, width)``."""
+        return self._parts[3]
+
     @cached_property
     def identity(self) -> Identity:
         """What the features depend on; the network is loaded for it."""
@@ -157,32 +141,126 @@ class BackboneEncoder(Encoder):
             pretrained=f"file {self._file.name}" if self._file else self.pretrained or "default",
             weights=self._parts[2],
             configuration=digest([self._title, version(self.library)]),
-            preprocessing=self.model.visual.preprocess_cfg,
+            preprocessing=json.loads(json.dumps(self.model.visual.preprocess_cfg)),  # tuples become lists
             precision=self.precision,
             scale=1.0,
         )
 
-    @property
-    def dim(self) -> int:
-        """Dimension d of the features."""
-        return self.head.dim
 
-    def _unknown_model(self, models: Sequence[str]) -> ValueError:
-        near = ", ".join(difflib.get_close_matches(self.name, models, 3, 0.3)) or "none"
-        return ValueError(f"model: {self._title!r} is not one of {self.library}'s {len(models)}; near are {near}")
+class TorchvisionEncoder(BackboneEncoder):
+    """A network of ``torchvision.models``; tags are those of its weights, such as ``IMAGENET1K_V1``.
 
-    def _unknown_tag(self, tags: Sequence[str]) -> ValueError:
-        return ValueError(
-            f"pretrained: {self.pretrained!r} is neither a file nor a tag of {self._title}; "
-            f"tags are {', '.join(tags) or 'none'}"
+    A checkpoint takes the preprocessing of the default weights.
+    """
+
+    library = "torchvision"
+
+    def _from_library(self) -> tuple[Any, Any, Sequence[str] | None, dict[str, Any], Transform]:
+        from torchvision import models
+
+        names = models.list_models(module=models)
+        if self.name not in names:
+            raise unknown_model(self._title, self.library, names)
+        tags = models.get_model_weights(self.name)
+        tag = self.pretrained if self._file is None and self.pretrained is not None else "DEFAULT"
+        if tag not in tags.__members__:
+            raise unknown_tag(self._title, tag, list(tags.__members__))
+        weights = tags[tag]
+        try:
+            network = models.get_model(self.name, weights=None if self._file else weights, progress=False)
+        except Exception as error:
+            raise ValueError(offline(f"{self._title} / {weights.name}", error, "TORCH_HOME")) from error
+        made = weights.transforms()
+        settings = {name: getattr(made, name) for name in ("resize_size", "crop_size", "mean", "std", "antialias")}
+        settings["interpolation"] = made.interpolation.value
+        return network, list(network.modules())[-1], weights.meta["categories"], settings, made
+
+
+class TimmEncoder(BackboneEncoder):
+    """A network of timm. The tag is behind a dot in the model's name, or given as ``pretrained``."""
+
+    library = "timm"
+
+    def _from_library(self) -> tuple[Any, Any, Sequence[str] | None, dict[str, Any], Transform]:
+        import timm
+        from timm.data import create_transform, resolve_model_data_config
+
+        architecture, _, tag = self.name.partition(".")
+        if not timm.is_model(architecture):
+            raise unknown_model(self._title, self.library, timm.list_models())
+        tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
+        if self._file is None:
+            tag = self.pretrained or tag
+        if (tag and tag not in tags) or (self._file is None and not tags):
+            raise unknown_tag(self._title, tag, tags)
+        name = f"{architecture}.{tag}" if tag else architecture
+        options: dict[str, Any] = {"pretrained": self._file is None}
+        try:
+            source = timm.get_pretrained_cfg(name)
+            if self._file is None and source is not None and source.hf_hub_id and not hub_reachable():
+                file = cached_file(source.hf_hub_id, "model.safetensors", "pytorch_model.bin")
+                options["pretrained_cfg_overlay"] = {"file": str(file)}
+            network = timm.create_model(name, **options)
+        except Exception as error:
+            raise ValueError(offline(self._title, error)) from error
+        settings = resolve_model_data_config(network)
+        transform = create_transform(**settings, is_training=False)
+        return network, network.get_classifier(), imagenet_names(network.num_classes), settings, transform
+
+
+# -- the classes of a head --------------------------------------------------------------------------------------------
+
+
+def imagenet_names(outputs: int) -> list[str] | None:
+    """Names of the classes of an ImageNet head with so many outputs; None if there is no such ImageNet."""
+    if outputs == 1000:
+        from torchvision.models import ResNet18_Weights
+
+        return list(ResNet18_Weights.DEFAULT.meta["categories"])
+    return imagenet_synsets(outputs)
+
+
+def imagenet_synsets(outputs: int) -> list[str] | None:
+    """The same classes as synsets, in the order of the outputs."""
+    from timm.data import ImageNetInfo, infer_imagenet_subset
+
+    subset = infer_imagenet_subset({"num_classes": outputs})
+    return list(ImageNetInfo(subset).label_names()) if subset else None
+
+
+def head_for(head: LinearClassifier, classes: Sequence[str], model: str) -> LinearClassifier:
+    """g for a data set with these classes: the outputs of the head that they are, in their order.
+
+    A head without names has the classes of the data set, if it has as many. ValueError if the classes are not the
+    head's.
+    """
+    if head.classes is None:
+        if head.n_classes != len(classes):
+            raise ValueError(
+                f"model: the head of {model} has {head.n_classes} classes, the data set {len(classes)} "
+                f"({_some(classes)}); name the outputs of the head by --class-names FILE, or give the model for them"
+            )
+        return LinearClassifier(head.weight, head.bias, classes=told_apart(classes))
+    named = imagenet_synsets(head.n_classes) if all(map(SYNSET.fullmatch, classes)) else None
+    outputs = [_output(name, named or head.classes, model) for name in classes]
+    return LinearClassifier(head.weight[outputs], head.bias[outputs], classes=told_apart(classes))
+
+
+def _output(name: str, known: Sequence[str], model: str) -> int:
+    found = [output for output, other in enumerate(known) if other == name]
+    found = found or [output for output, other in enumerate(known) if _plain(other) == _plain(name)]
+    if len(found) != 1:
+        how = f"is {len(found)} of" if found else "is not one of"
+        raise ValueError(
+            f"model: class {name!r} of the data set {how} the {len(known)} classes of {model} ({_some(known)}); "
+            "give a model with the classes of the data set, or name the outputs of its head by --class-names FILE"
         )
+    return found[0]
 
 
-def _place(network: nn.Module, layer: nn.Module) -> str:
-    """The name of a layer in its network."""
-    return str(next(name for name, module in network.named_modules() if module is layer))
+def _plain(name: str) -> str:
+    return clean(name.replace("-", " ")).lower()
 
 
-def _replace(network: nn.Module, layer: nn.Module, by: nn.Module) -> None:
-    parent, _, name = _place(network, layer).rpartition(".")
-    setattr(network.get_submodule(parent), name, by)
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if names[3:] else "")

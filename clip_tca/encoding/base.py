@@ -1,22 +1,30 @@
 """The encoder contract: what a model of any library offers, so that it can embed images and texts.
 
-:mod:`clip_tca.encoding.open_clip`, ``torchvision``, ``timm`` and ``transformers`` beside it meet the contract for their
-libraries; :func:`clip_tca.encoding.registry.make_encoder` chooses by the model's name. Nothing else in the package asks
-which library it is.
+:mod:`clip_tca.encoding.open_clip`, ``backbone`` (torchvision, timm) and ``transformers`` beside it meet the contract;
+:func:`make_encoder` chooses by the model's name. Nothing else in the package asks which library it is.
 """
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 from torch import Tensor
+from typing_extensions import Self
 
 from clip_tca.classifier import LinearClassifier
+from clip_tca.core.device import choose_device, choose_precision
+from clip_tca.core.remote import is_url, locate
+from clip_tca.core.text_towers import encode_texts
+
+if TYPE_CHECKING:
+    from clip_tca.encoding.store import Store
 
 _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -49,8 +57,10 @@ class Identity:
 class Encoder(ABC):
     """f: from images, and from texts if there is a text tower, to embeddings; ``fp16`` and ``bf16`` run by autocast."""
 
-    device: torch.device
-    precision: str
+    def __init__(self, device: str = "auto", precision: str = "auto") -> None:
+        """Choose ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``, and ``auto``, ``fp32``, ``fp16`` or ``bf16``."""
+        self.device = choose_device(device)
+        self.precision = choose_precision(precision, self.device)
 
     @property
     @abstractmethod
@@ -67,10 +77,11 @@ class Encoder(ABC):
     def transform(self) -> Callable[[Image.Image], Tensor]:
         """Preprocessing: RGB image → ``(3, height, width)``. Must be picklable, for worker processes."""
 
-    @property
-    @abstractmethod
-    def dim(self) -> int:
-        """Dimension d of the embeddings."""
+    def to(self, device: torch.device) -> Self:
+        """Move the model to another device."""
+        self.device = device
+        self.model.to(device)
+        return self
 
     @torch.inference_mode()
     def encode_images(self, batch: Tensor) -> Tensor:
@@ -84,14 +95,21 @@ class Encoder(ABC):
         """g, of a model that brings its own linear head; None where prompts build it."""
         return None
 
+    @property
+    def _text_tower(self) -> tuple[Any, Any]:
+        """The module and the tokenizer that encode texts; only for a model with a text tower."""
+        raise ValueError(f"model: {self.identity.model} has no text tower; give a classifier instead of prompts")
+
     def encode_texts(self, texts: list[str]) -> Tensor:
         """Embeddings ``(n, d)`` of texts, in float32; only for a model with a text tower."""
-        raise ValueError(f"model: {self.identity.model} has no text tower; give a classifier instead of prompts")
+        module, tokenizer = self._text_tower
+        with self._autocast():
+            return encode_texts(module, tokenizer, texts)
 
     @property
     def tokenizer(self) -> Callable[[list[str]], Tensor]:
         """Texts → tokens ``(n, length)``; only for a model with a text tower."""
-        raise ValueError(f"model: {self.identity.model} has no text tower, and so no tokenizer")
+        return self._text_tower[1]  # type: ignore[no-any-return]
 
     @property
     def scale(self) -> float:
@@ -106,3 +124,47 @@ class Encoder(ABC):
     def _autocast(self) -> torch.autocast:
         dtype = _DTYPES.get(self.precision)
         return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def make_encoder(
+    model: str, pretrained: str | None = None, device: str = "auto", precision: str = "auto", store: Store | None = None
+) -> Encoder:
+    """The encoder of a model: ``LIBRARY:NAME``, or a name of open_clip. Nothing is loaded yet.
+
+    ``pretrained`` None is the default of the library; weights in an object store are copied to this machine once. A
+    ``store`` keeps what is known of a model, so that it need not be loaded.
+    """
+    from clip_tca.core.folders import default_root
+    from clip_tca.core.store_copy import copied
+    from clip_tca.encoding.backbone import TimmEncoder, TorchvisionEncoder
+    from clip_tca.encoding.open_clip import PRETRAINED, OpenClipEncoder
+    from clip_tca.encoding.transformers import TransformersEncoder
+
+    if pretrained is not None and is_url(pretrained):
+        place = locate(pretrained)
+        pretrained = str(place if isinstance(place, Path) else copied(place, default_root() / "weights"))
+    library, colon, name = model.partition(":")
+    if not colon or library in ("hf-hub", "local-dir"):
+        return OpenClipEncoder(model, pretrained or PRETRAINED, device, precision, store)
+    if library == "torchvision":
+        return TorchvisionEncoder(name, pretrained, device, precision)
+    if library == "timm":
+        return TimmEncoder(name, pretrained, device, precision)
+    if library == "transformers":
+        return TransformersEncoder(name, pretrained, device, precision)
+    raise ValueError(
+        f"model: {model!r}: unknown prefix {library!r}; allowed are torchvision:, timm:, transformers:, hf-hub:, "
+        "local-dir: and names of open_clip"
+    )
+
+
+def unknown_model(model: str, library: str, models: Sequence[str]) -> ValueError:
+    """The error for a name that the library does not have."""
+    near = ", ".join(difflib.get_close_matches(model.rpartition(":")[2], models, 3, 0.3)) or "none"
+    return ValueError(f"model: {model!r} is not one of {library}'s {len(models)}; near are {near}")
+
+
+def unknown_tag(model: str, tag: str | None, tags: Sequence[str]) -> ValueError:
+    """The error for weights that the library does not have."""
+    known = ", ".join(tags) or "none"
+    return ValueError(f"pretrained: {tag!r} is neither a file nor a tag of {model}; tags are {known}")

@@ -23,19 +23,16 @@ from clip_tca.datasets.image_set import Domain
 
 @dataclass(frozen=True)
 class Reader:
-    """Image i, preprocessed for the model, or the reason why it can't be read. Runs in the worker processes."""
+    """Image i, preprocessed for the model; a black one with the reason if it can't be read. Runs in the workers."""
 
     domain: Domain
     transform: Callable[[Image.Image], Tensor]
 
-    def __getitem__(self, index: int) -> Tensor | str:
+    def __getitem__(self, index: int) -> tuple[Tensor, str | None]:
         try:
-            return self.transform(self.domain.image(index))
+            return self.transform(self.domain.image(index)), None
         except ValueError as error:
-            return str(error)
-
-    def __len__(self) -> int:
-        return len(self.domain)
+            return self.transform(Image.new("RGB", (256, 256))), str(error)
 
 
 def loader(
@@ -45,7 +42,7 @@ def loader(
     workers: int | None,
     device: torch.device,
 ) -> Iterator[tuple[Tensor, dict[int, str]]]:
-    """Batches of preprocessed images, each with the reasons, by position, why others could not be read."""
+    """Batches of preprocessed images, each with the reasons, by position, why some could not be read."""
     loaded: DataLoader[Any] = DataLoader(
         Reader(domain, transform),  # type: ignore[arg-type]  # a sequence is enough
         batch_sampler=batches,
@@ -86,11 +83,10 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _collate(images: list[Tensor | str]) -> tuple[Tensor | np.ndarray, dict[int, str]]:
-    """The images that could be read as one batch, and the reasons of the others by position."""
-    reasons = {i: image for i, image in enumerate(images) if isinstance(image, str)}
-    good = [image for image in images if isinstance(image, Tensor)]
-    batch = torch.stack(good) if good else torch.empty(0)
+def _collate(images: list[tuple[Tensor, str | None]]) -> tuple[Tensor | np.ndarray, dict[int, str]]:
+    """The images as one batch, and the reasons by position."""
+    reasons = {i: reason for i, (_, reason) in enumerate(images) if reason is not None}
+    batch = torch.stack([image for image, _ in images])
     if get_worker_info() is None:
         return batch, reasons
     try:  # here and not when it is sent, where an error is printed and the main process waits for ever
@@ -100,10 +96,9 @@ def _collate(images: list[Tensor | str]) -> tuple[Tensor | np.ndarray, dict[int,
 
 
 def default_workers(device: torch.device) -> int:
-    """Worker processes for decoding: the cores this process may use, at most 8; its share of them under torchrun.
+    """Worker processes for decoding: the cores this process may use, at most 8.
 
     Half as many where the model is on the CPU and needs the cores itself (benchmarks/README.md).
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    share = cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return min(8, max(1, share // 2 if device.type == "cpu" else share))
+    return min(8, max(1, cores // 2 if device.type == "cpu" else cores))

@@ -9,8 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ from torch import Tensor, nn
 
 from clip_tca.core.checks import one_line
 from clip_tca.core.conversion import pooled
-from clip_tca.core.device import choose_device, choose_precision
 from clip_tca.core.hub_access import hub_reachable
-from clip_tca.core.text_towers import bias_of, encode_texts, scale_of, tokens
-from clip_tca.encoding import weights
+from clip_tca.core.text_towers import bias_of, scale_of, tokens
 from clip_tca.encoding.base import Encoder, Identity
-from clip_tca.encoding.checkpoint import fingerprint
+from clip_tca.encoding.checkpoint import fingerprint, offline
 from clip_tca.encoding.store import digest
 
 log = logging.getLogger("clip_tca")
@@ -56,37 +53,15 @@ class ImageTextModel(nn.Module):
         return pooled(self.inner.get_text_features(input_ids=tokens, **masks))  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class Preprocessing:
-    """The model's image processor, for one image."""
-
-    processor: Any
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        """RGB image → ``(3, height, width)``."""
-        pixels: Tensor = self.processor(images=image, return_tensors="pt")["pixel_values"]
-        return pixels[0]
-
-
 class TransformersEncoder(Encoder):
     """An image-text model of transformers with its image processor and its tokenizer."""
 
     def __init__(
-        self,
-        model: str,
-        pretrained: str | None = None,
-        device: str = "auto",
-        precision: str = "auto",
-        trust_pickle: bool = False,
+        self, model: str, pretrained: str | None = None, device: str = "auto", precision: str = "auto"
     ) -> None:
-        """Choose a model; nothing is loaded yet.
+        """Choose a model by its name on the hub, or a folder as ``save_pretrained`` writes it; nothing is loaded yet.
 
-        Args:
-            model: Name on the hub, or a folder as ``save_pretrained`` writes it.
-            pretrained: Must be None: the weights are beside the configuration.
-            device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-            precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
-            trust_pickle: Not used; transformers reads tensors alone.
+        ``pretrained`` must be None: the weights are beside the configuration.
         """
         if pretrained is not None:
             raise ValueError(
@@ -98,8 +73,7 @@ class TransformersEncoder(Encoder):
             raise ValueError(f"model: transformers:{model}: no such folder; give one, or OWNER/NAME on the hub")
         self.name = f"transformers:{self._folder.name if self._folder else model}"
         self._place = str(self._folder or model)
-        self.device = choose_device(device)
-        self.precision = choose_precision(precision, self.device)
+        super().__init__(device, precision)
 
     def _load(self, kind: str) -> Any:
         """One part of the model by its automatic class, such as ``AutoTokenizer``."""
@@ -116,7 +90,7 @@ class TransformersEncoder(Encoder):
         except Exception as error:
             if self._folder is None:
                 local = "a local folder as --model transformers:FOLDER"
-                raise ValueError(weights.offline(self.name, error, instead=local)) from error
+                raise ValueError(offline(self.name, error, instead=local)) from error
             raise ValueError(
                 f"model: {self._folder}: not an image-text model of transformers, or damaged ({one_line(error)}); it "
                 "needs what save_pretrained writes of model, image processor and tokenizer"
@@ -156,28 +130,24 @@ class TransformersEncoder(Encoder):
         return self._load("AutoImageProcessor")
 
     @cached_property
-    def _tokenizer(self) -> Any:
-        return self._load("AutoTokenizer")
+    def _text_tower(self) -> tuple[Any, Any]:
+        return self.model.inner, self._load("AutoTokenizer")
 
-    @cached_property
+    @property
     def transform(self) -> Callable[[Image.Image], Tensor]:
         """Preprocessing: RGB image → ``(3, height, width)``."""
-        return Preprocessing(self._processor)
+        return partial(_pixels, self._processor)
 
     @property
     def tokenizer(self) -> Callable[[list[str]], Tensor]:
         """Texts → tokens ``(n, length)``."""
-        return lambda texts: tokens(self.model.inner, self._tokenizer, texts)["input_ids"]
+        return lambda texts: tokens(*self._text_tower, texts)["input_ids"]
 
-    @cached_property
-    def dim(self) -> int:
-        """Dimension d of the embeddings."""
-        return self.encode_texts([""]).shape[1]
 
-    def encode_texts(self, texts: list[str], batch: int = 256) -> Tensor:
-        """Embeddings ``(n, d)`` of texts, in float32, ``batch`` at a time."""
-        with self._autocast():
-            return encode_texts(self.model.inner, self._tokenizer, texts, batch)
+def _pixels(processor: Any, image: Image.Image) -> Tensor:
+    """One image by the model's image processor."""
+    pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"]
+    return pixels[0]
 
 
 @contextmanager

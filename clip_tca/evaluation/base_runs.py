@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from inspect import signature
 from typing import Any, cast
@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.processes import current
 from clip_tca.core.progress import Progress
+from clip_tca.datasets.image_set import ImageSet
+from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.decoding import loader
+from clip_tca.evaluation.cost import PeakMemory
 from clip_tca.evaluation.inputs import Embedded
-from clip_tca.evaluation.memory import PeakMemory
 from clip_tca.methods.base import Method, Task, TextPrompts
 from clip_tca.methods.registry import base_method
-from clip_tca.results.schema import PLAIN_CLIP
+from clip_tca.results.schema import PLAIN_CLIP, Setting
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,9 @@ class Plain(Method):
 class BaseRuns:
     """Runs base methods on the data of an evaluation.
 
-    ``batch`` images are shown to a method at a time, unless a run has sizes; ``episodic`` runs reset it before each. A
-    transductive method is given all images ``at_once``, or is solved for each batch.
+    A method sees ``batch`` images at a time, unless a run has sizes. In the episodic setting it is reset before each
+    batch. A transductive method sees all images at once in the transductive setting, and is solved for each batch in
+    the others.
     """
 
     embedded: Embedded
@@ -70,23 +72,16 @@ class BaseRuns:
     batch: int
     workers: int | None
     progress: bool
-    episodic: bool = False
-    at_once: bool = True
+    setting: Setting = "transductive"
 
     def run(
-        self, name: str, options: dict[str, Any], domain: str, order: Tensor, sizes: list[int] | None = None
+        self, name: str, options: dict[str, Any], domain: str, seen: Tensor, sizes: list[int] | None = None
     ) -> BaseOutput:
-        """Run a new method on the images ``order`` of a domain, batch after batch, of these ``sizes``."""
+        """Run a new method on the images ``seen`` of a domain, batch after batch, of these ``sizes``."""
         method = self.make(name, options)
-
-        def step(batch: Tensor) -> tuple[Tensor, Tensor]:
-            if self.episodic:
-                method.reset()
-            return method(batch)
-
         with PeakMemory(self.device) as memory:
             began = time.perf_counter()
-            z, logits = self._outputs(method, step, domain, order, sizes)
+            z, logits = self._outputs(method, method, domain, seen, sizes)
             seconds = time.perf_counter() - began
         method.reset()
         return BaseOutput(z, logits, seconds, memory.peak, method.sees == "images")
@@ -95,31 +90,17 @@ class BaseRuns:
         self, name: str, options: dict[str, Any], first: tuple[str, Tensor], then: tuple[str, Tensor]
     ) -> list[tuple[Tensor, Tensor]]:
         """Embeddings and logits of one domain, adapted to in the continual form, and of another with that state."""
-        runs = replace(self, episodic=False, at_once=True)
         continual = {"continual": True} if "continual" in signature(base_method(name)).parameters else {}
         method = self.make(name, {**options, **continual})
-        outputs = [runs._outputs(method, method, *first), runs._outputs(method, method.predict, *then)]
+        outputs = [self._outputs(method, method, *first), self._outputs(method, method.predict, *then)]
         method.reset()
         return outputs
-
-    def _outputs(
-        self,
-        method: Method,
-        step: Callable[[Tensor], tuple[Tensor, Tensor]],
-        domain: str,
-        order: Tensor,
-        sizes: list[int] | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Embeddings and logits of ``step`` on each batch."""
-        batches = [step(batch) for batch in self._batches(method, domain, order, sizes)]
-        z, logits = (torch.cat(part) for part in zip(*batches, strict=True))
-        return z, logits
 
     def make(self, name: str, options: dict[str, Any]) -> Method:
         """A method by its name, for the classifier (and the model, if it sees images) of this evaluation."""
         kind = Plain if name == PLAIN_CLIP else base_method(name)
         embedded, encoder = self.embedded, self.embedded.encoder
-        prompts, model, tokenizer = embedded.prompts, cast(Any, None), cast(Any, None)
+        model, texts, tokenizer = None, None, cast(Any, None)
         if kind.sees == "images":
             if encoder is None:
                 raise ValueError(f"method: {name!r} works on images, and this data set has embeddings only")
@@ -127,39 +108,48 @@ class BaseRuns:
                 raise ValueError(
                     f"method: {name!r} needs gradients, which {encoder.precision} rounds away; use --precision fp32"
                 )
-            model, tokenizer = encoder.model, encoder.tokenizer if prompts else None
-        texts = None
-        if prompts is not None and embedded.data.text is not None:
+            model, tokenizer = encoder.model, encoder.tokenizer if embedded.prompts else None
+        if (prompts := embedded.prompts) is not None and embedded.data.text is not None:
             text = torch.nn.functional.normalize(embedded.data.text.to(self.device), dim=-1)
             texts = TextPrompts(prompts.classes, prompts.templates, text, embedded.data.scale, tokenizer)
-        task = Task(self._classifier, model, texts)
+        task = Task(self.classifier, model, texts)
         if kind is Plain and encoder is not None:
             return Plain(task, encoder.encode_images)
         return kind(task, **options)  # type: ignore[call-arg]  # every base method takes a task
 
     @cached_property
-    def _classifier(self) -> LinearClassifier:
+    def classifier(self) -> LinearClassifier:
+        """The classifier of the data set, on the device."""
         return self.embedded.data.classifier(self.device)
 
-    def _batches(self, method: Method, domain: str, order: Tensor, sizes: list[int] | None = None) -> Iterator[Tensor]:
-        title, shown = f"{method.name} {domain}", self.progress and current().first
-        with Progress(len(order), title, "image", shown) as progress:
-            for batch in self._loaded(method, domain, order, sizes):
-                progress.next = len(batch)
-                yield batch
+    def _outputs(
+        self,
+        method: Method,
+        step: Callable[[Tensor], tuple[Tensor, Tensor]],
+        domain: str,
+        seen: Tensor,
+        sizes: list[int] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Embeddings and logits of ``step``, which is the method or its ``predict``, on each batch."""
+        outputs = []
+        with Progress(len(seen), f"{method.name} {domain}", "image", self.progress) as progress:
+            for batch in self._batches(method, domain, seen, sizes):
+                if self.setting == "episodic":
+                    method.reset()
+                outputs.append(step(batch))
                 progress.update(len(batch))
+        z, logits = (torch.cat(part) for part in zip(*outputs, strict=True))
+        return z, logits
 
-    def _loaded(self, method: Method, domain: str, order: Tensor, sizes: list[int] | None) -> Iterator[Tensor]:
+    def _batches(self, method: Method, domain: str, seen: Tensor, sizes: list[int] | None) -> Iterator[Tensor]:
         """Batches of embeddings or of images, as the method sees them."""
         if method.sees == "embeddings":
-            z = self.embedded.data.domains[domain][0][order].to(self.device)
-            whole = method.nature == "transductive" and self.at_once and not self.episodic
-            yield from self._classifier.prepared(z).split(len(z) if whole else sizes or self.batch)
+            z = self.classifier.prepared(self.embedded.data.domains[domain][0][seen].to(self.device))
+            whole = method.nature == "transductive" and self.setting == "transductive"
+            yield from z.split(len(z) if whole else sizes or self.batch)
             return
-        pictures, encoder = self.embedded.pictures, self.embedded.encoder
-        if pictures is None or encoder is None:
-            raise ValueError(f"method: {method.name!r} works on images, and this data set has embeddings only")
-        batches = [part.tolist() for part in order.split(sizes or self.batch)]
+        pictures, encoder = cast(ImageSet, self.embedded.pictures), cast(Encoder, self.embedded.encoder)
+        batches = [part.tolist() for part in seen.split(sizes or self.batch)]
         prepare = partial(method.prepare, transform=encoder.transform)
         for images, reasons in loader(pictures.domains[domain], prepare, batches, self.workers, self.device):
             if reasons:

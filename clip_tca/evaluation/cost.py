@@ -1,67 +1,104 @@
-"""What methods cost: seconds of the adapter and of the base method, memory, number of images."""
+"""What methods cost: seconds of the adapter and of the base method, peak memory, number of images."""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
-from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
-from clip_tca.evaluation.protocols import Clock
-from clip_tca.evaluation.streams import Draw
-from clip_tca.results.schema import PLAIN_CLIP
+import torch
+
+from clip_tca.results.schema import MethodCost
 
 Number = TypeVar("Number", int, float)
 
+SAMPLED_EVERY = 0.005
+"""Seconds between two looks at the resident memory."""
 
-@dataclass
-class Cost:
-    """What a method cost over all domains and seeds.
 
-    In the online setting solving is part of predicting. ``base_seconds`` include decoding and encoding;
-    ``base_memory_bytes`` is the peak of the base method beyond what was allocated before, ``memory_bytes`` that of all
-    the method does, the highest of the domains and seeds; ``memory_bytes_per_image`` is the same of each peak divided
-    by its images. ``embeds``: the base method embeds the images.
+class PeakMemory:
+    """A context manager: :attr:`peak` afterwards, in bytes beyond what was allocated before.
+
+    On CUDA the allocator counts it. Elsewhere the resident memory of this process is sampled every few milliseconds,
+    which misses shorter peaks; without ``/proc`` it is not known.
     """
 
-    adapting_seconds: float = 0.0
-    predicting_seconds: float = 0.0
+    def __init__(self, device: torch.device) -> None:
+        """Measure the memory of ``device``, or of this process if that is the CPU."""
+        self.device = device
+        self.peak: int | None = None
+
+    def __enter__(self) -> PeakMemory:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._before = torch.cuda.memory_allocated(self.device)
+        else:
+            self._before = self._highest = _resident()
+            self._stop = threading.Event()
+            self._thread = threading.Thread(target=self._sample, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.device.type == "cuda":
+            self.peak = torch.cuda.max_memory_allocated(self.device) - self._before
+        else:
+            self._stop.set()
+            self._thread.join()
+            self.peak = self._highest - self._before if self._before else None
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLED_EVERY):
+            self._highest = max(self._highest, _resident())
+
+
+def _resident() -> int:
+    """Resident memory of this process in bytes; 0 if ``/proc`` does not have it."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method cost on one domain with one seed, in seconds and bytes.
+
+    In the online setting solving is part of predicting. The base method's seconds include decoding and encoding, if it
+    ``embeds`` the images itself. Memory is a peak beyond what was allocated before, None if unknown.
+    """
+
+    images: int
+    adapting: float = 0.0
+    predicting: float = 0.0
+    memory: int | None = None
     base_seconds: float = 0.0
-    base_memory_bytes: int | None = None
-    images: int = 0
+    base_memory: int | None = None
     embeds: bool = False
-    memory_bytes: int | None = None
-    memory_bytes_per_image: float | None = None
-
-    @classmethod
-    def of(cls, clock: Clock, base: BaseOutput | None, images: int, memory: int | None = None) -> Cost:
-        """Of one domain and seed; ``memory`` is the peak of adapting and predicting."""
-        seconds, of_base, embeds = (base.seconds, base.memory, base.embeds) if base else (0.0, None, False)
-        peak = _highest(of_base, memory)
-        each = None if peak is None else peak / images
-        return cls(clock.adapting, clock.predicting, seconds, of_base, images, embeds, peak, each)
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.adapting_seconds + other.adapting_seconds,
-            self.predicting_seconds + other.predicting_seconds,
-            self.base_seconds + other.base_seconds,
-            _highest(self.base_memory_bytes, other.base_memory_bytes),
-            self.images + other.images,
-            self.embeds or other.embeds,
-            _highest(self.memory_bytes, other.memory_bytes),
-            _highest(self.memory_bytes_per_image, other.memory_bytes_per_image),
-        )
 
 
-def _highest(*peaks: Number | None) -> Number | None:
+def method_cost(parts: list[Cost]) -> MethodCost:
+    """The cost over all domains and seeds: sums of seconds and images, the highest of the peaks.
+
+    ``memory_bytes`` is that of all a method does; ``memory_bytes_per_image`` is the highest of each peak divided by
+    its images.
+    """
+    peaks = [(_highest([part.memory, part.base_memory]), part.images) for part in parts]
+    return {
+        "adapting_seconds": sum(part.adapting for part in parts),
+        "predicting_seconds": sum(part.predicting for part in parts),
+        "base_seconds": sum(part.base_seconds for part in parts),
+        "base_memory_bytes": _highest(part.base_memory for part in parts),
+        "memory_bytes": _highest(peak for peak, _ in peaks),
+        "memory_bytes_per_image": _highest(None if peak is None else peak / images for peak, images in peaks),
+        "images": sum(part.images for part in parts),
+        "embeds": any(part.embeds for part in parts),
+    }
+
+
+def _highest(peaks: Iterable[Number | None]) -> Number | None:
     """The highest of the peaks that are known."""
     return max((peak for peak in peaks if peak is not None), default=None)
-
-
-def plain_cost(runs: BaseRuns, draws: dict[str, Draw]) -> Cost:
-    """The cost of the model without adaptation, on the images drawn of each domain, in the same batches."""
-    total = Cost()
-    for domain, draw in draws.items():
-        output = runs.run(PLAIN_CLIP, {}, domain, draw.seen, draw.sizes)
-        total += Cost.of(Clock(), output, len(draw.seen))
-    return total

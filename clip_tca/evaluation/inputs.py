@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,25 @@ from clip_tca.core.checks import check_whole
 from clip_tca.core.remote import locate
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
 from clip_tca.datasets.foreign_files import SUFFIXES, ForeignFiles
-from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.image_source import NAMES, ImageSource
 from clip_tca.datasets.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
 from clip_tca.datasets.registry import BENCHMARKS, domain_named
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.encoding.base import Encoder
-from clip_tca.encoding.embedder import BATCH, Embedder
-from clip_tca.encoding.head_classes import head_for
+from clip_tca.encoding.backbone import head_for
+from clip_tca.encoding.base import Encoder, make_encoder
+from clip_tca.encoding.embedder import Embedder
 from clip_tca.encoding.open_clip import MODEL
-from clip_tca.encoding.registry import make_encoder
+from clip_tca.encoding.ray_pool import RayPool
 from clip_tca.encoding.store import Store, checksum
+from clip_tca.results.record import validate
 from clip_tca.results.schema import DataInfo, InputRecord, ModelInfo, PromptInfo
-from clip_tca.results.validation import validate
+
+MIXED = "all domains"
+"""What the mixture of all domains is called."""
+
+FOREIGN = ("text", "labels", "scale", "column", "text_column")
+"""Options that only embeddings made elsewhere have."""
 
 
 @dataclass
@@ -44,6 +51,15 @@ class Embedded:
     prompts: Prompts | None = None
     embedder: Embedder | None = None
 
+    def mixed(self) -> Embedded:
+        """The same with one domain, :data:`MIXED`, that holds the images of all, one domain after the other."""
+        data, pictures = self.data, self.pictures
+        z, labels = (torch.cat(parts) for parts in zip(*data.domains.values(), strict=True))
+        if pictures is not None:
+            chained = Domain.chained([pictures.domains[name] for name in data.domains])
+            pictures = replace(pictures, domains={MIXED: chained})
+        return replace(self, data=replace(data, domains={MIXED: (z, labels)}), pictures=pictures)
+
 
 @dataclass(frozen=True)
 class Inputs(ImageSource):
@@ -52,10 +68,9 @@ class Inputs(ImageSource):
     Attributes:
         dataset: As in :class:`clip_tca.datasets.image_source.ImageSource`, like all about the pictures; or, without
             pictures, ``synthetic`` or a safetensors file of stored embeddings.
-        model: As in :func:`clip_tca.encoding.registry.make_encoder`; None is ``ViT-B-16-quickgelu``, or the bundled
+        model: As in :func:`clip_tca.encoding.base.make_encoder`; None is ``ViT-B-16-quickgelu``, or the bundled
             model for the demo.
         pretrained: Tag or file of its weights; None is the library's default.
-        trust_pickle: Load a legacy checkpoint that is a pickle, which can run any code.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
         prompts: As in :func:`clip_tca.datasets.prompts.load_prompts`: ``single``, ``watt``, ``clip80``, ``clip``,
@@ -64,8 +79,7 @@ class Inputs(ImageSource):
         skip_bad: Continue without images that can't be read.
         cache: Read and write the embedding store.
         workers: Processes that decode images; None is the number of cores, half of it on a CPU, at most 8.
-        encode_batch_size: Images encoded together.
-        seed: Of the synthetic set.
+        ray: Address of a Ray cluster that encodes the images; empty starts Ray on this machine, None does without.
         text: Text embeddings for a ``dataset`` that is a file or folder of embeddings made elsewhere, as in
             :class:`clip_tca.datasets.foreign_files.ForeignFiles`, like the next four and ``label_column``.
         labels: Their true classes.
@@ -76,7 +90,6 @@ class Inputs(ImageSource):
 
     model: str | None = None
     pretrained: str | None = None
-    trust_pickle: bool = False
     device: str = "auto"
     precision: str = "auto"
     prompts: str = "single"
@@ -84,8 +97,7 @@ class Inputs(ImageSource):
     skip_bad: bool = False
     cache: bool = True
     workers: int | None = None
-    encode_batch_size: int = BATCH
-    seed: int = 0
+    ray: str | None = None
     text: str | None = None
     labels: str | None = None
     scale: float | None = None
@@ -95,51 +107,38 @@ class Inputs(ImageSource):
     def embed(self) -> Embedded:
         """Embed the data set and the prompts, or read the stored embeddings."""
         check_whole("workers", self.workers, 0, also=None)
-        check_whole("encode_batch_size", self.encode_batch_size)
-        is_foreign = self._is_foreign()
-        stored = is_foreign or self.dataset == "synthetic" or self.dataset.endswith(".safetensors")
+        path, is_made = Path(self.dataset), self.dataset == "synthetic"
+        is_stored = self.dataset not in (*NAMES, "synthetic") and (path.suffix.lower() in SUFFIXES or path.is_dir())
+        is_ours = is_stored and path.suffix == ".safetensors" and self.text is None
+        is_foreign = is_stored and not is_ours
+        if is_foreign and self.text is None:
+            if path.is_dir():
+                raise ValueError(
+                    f"dataset: {path} is a folder; of pictures, name it by --dataset folder --data-dir {path}; of "
+                    "embeddings, add --text FILE with those of the classes"
+                )
+            raise ValueError(f"text: none given; {path} holds embeddings, and --text FILE those of the classes")
+        given = [name for name in FOREIGN if getattr(self, name) is not None]
+        if given and not is_foreign:
+            raise ValueError(
+                f"{given[0]}: {getattr(self, given[0])} is for embeddings made elsewhere, and {self.dataset} is none; "
+                f"give a file ({', '.join(SUFFIXES)}) or a folder as --dataset"
+            )
+        if not (is_made or is_stored):
+            return self._encoded()
         names_model = self.model or self.pretrained or self.precision != "auto"
-        names_pictures = self.data_dir or self.hub_id or self.corruptions or self.severities or self.corrupt
-        if stored and (names_model or names_pictures):
+        if names_model or self.data_dir or self.hub_id or self.corruptions or self.severities or self.corrupt:
             raise ValueError(
                 f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder, hub and corruptions "
                 "don't apply"
             )
-        if is_foreign:
-            return self._foreign()
-        if self.dataset == "synthetic":
-            return self._stored(synthetic(self.seed), "synthetic", {"kind": "synthetic", "seed": self.seed})
-        if self.dataset.endswith(".safetensors"):
+        if is_made:
+            return self._stored(synthetic(0), "synthetic", {"kind": "synthetic", "seed": 0})
+        if is_ours:
             data = load_embeddings(self.dataset, f"text.{Path(self.prompts).name}")
-            return self._stored(data, Path(self.dataset).stem, {"kind": "embeddings", "path": self.dataset})
-        return self._encoded()
-
-    def _is_foreign(self) -> bool:
-        """Whether ``dataset`` is embeddings that were made elsewhere; ValueError for options that need that."""
-        path = Path(self.dataset)
-        own = self.dataset in (*NAMES, "synthetic") or (path.suffix == ".safetensors" and self.text is None)
-        if not own and (path.suffix.lower() in SUFFIXES or path.is_dir()):
-            if self.text is None and path.is_dir():
-                raise ValueError(
-                    f"dataset: {self.dataset} is a folder; of pictures, name it by --dataset folder --data-dir "
-                    f"{self.dataset}; of embeddings, add --text FILE with those of the classes"
-                )
-            if self.text is None:
-                raise ValueError(
-                    f"text: none given; {self.dataset} holds embeddings, and --text FILE those of the classes"
-                )
-            return True
-        for name in ("text", "labels", "scale", "column", "text_column"):
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{name}: {getattr(self, name)} is for embeddings made elsewhere, and {self.dataset} is none; give "
-                    f"a file ({', '.join(SUFFIXES)}) or a folder as --dataset"
-                )
-        return False
-
-    def _foreign(self) -> Embedded:
+            return self._stored(data, path.stem, {"kind": "embeddings", "path": self.dataset})
         files = ForeignFiles(
-            Path(self.dataset),
+            path,
             Path(self.text or ""),
             None if self.labels is None else Path(self.labels),
             self.scale,
@@ -149,7 +148,7 @@ class Inputs(ImageSource):
             self.label_column,
         )
         data = files.load()
-        return self._stored(data, Path(self.dataset).resolve().stem, files.about(data))
+        return self._stored(data, path.resolve().stem, files.about(data))
 
     def _stored(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> Embedded:
         chosen = [domain_named(domain, list(data.domains)) for domain in self.domains]
@@ -179,10 +178,12 @@ class Inputs(ImageSource):
 
     def _encoded(self) -> Embedded:
         known = self.dataset if self.dataset in BENCHMARKS else None
+        if self.ray is not None and self.device not in ("auto", "cpu"):
+            raise ValueError(f"device: {self.device!r}, but Ray chooses the GPUs; give auto, or cpu for none")
         load_prompts(self.prompts, (), known)  # cheap checks come before expensive work
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
-        encoder = make_encoder(model, self.pretrained, self.device, self.precision, store, self.trust_pickle)
+        encoder = make_encoder(model, self.pretrained, self.device, self.precision, store)
         self.check()
         if self.data_dir is None:
             _ = encoder.identity  # a data set from the hub is the larger download
@@ -192,11 +193,11 @@ class Inputs(ImageSource):
         names = class_names(data.classes, how, known)
         prompts = load_prompts(self.prompts, names, known, data.classes) if head is None else None
         began = time.perf_counter()
-        compare = self.device == "auto" and encoder.device.type == "mps"
-        options = self.skip_bad, self.workers, self.encode_batch_size, self.progress, compare
-        embedder = Embedder(encoder, store, *options)
+        embedder = Embedder(encoder, store, self.skip_bad, self.workers, progress=self.progress)
         text = embedder.texts(prompts) if prompts is not None else None
-        z = embedder.pictures(data)
+        pool = nullcontext() if self.ray is None else RayPool(self.ray, encoder, self.workers, self.device != "cpu")
+        with pool as embedder.pool:
+            z = embedder.pictures(data)
         seconds = time.perf_counter() - began
         domains = {name: (z[name], torch.tensor(domain.labels)) for name, domain in data.domains.items()}
         embedded = EmbeddingSet(text, encoder.scale, domains, names, head=head, bias=encoder.bias)
@@ -213,6 +214,7 @@ class Inputs(ImageSource):
         if encoder.head is not None:
             model_info["head"] = encoder.head.n_classes
         prompt_info = None if prompts is None or text is None else self._prompt_info(prompts, text)
+        embedded.about = {"model": model_info, "prompts": prompt_info}
         about: InputRecord = {
             "dataset": self.dataset,
             "data": _data_info(data, embedder.left_out),
@@ -220,7 +222,6 @@ class Inputs(ImageSource):
             "prompts": prompt_info,
             "cost": {"encoding_seconds": seconds, "encoded_images": embedder.encoded},
         }
-        embedded.about = {"model": model_info, "prompts": prompt_info}
         return Embedded(embedded, about, data, encoder, prompts, embedder)
 
     def _head(self, encoder: Encoder, data: ImageSet) -> LinearClassifier | None:

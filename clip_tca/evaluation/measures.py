@@ -1,4 +1,4 @@
-"""Measures beside accuracy, from logits and true labels of the images seen.
+"""Accuracy and the measures beside it, from logits and true labels of the images seen: a row of the record.
 
 The confidence of a prediction is its probability, the largest of p = softmax(logits). Shares are in percent, as
 accuracy is; the negative log-likelihood is in nats.
@@ -9,8 +9,6 @@ accuracy is; the negative log-likelihood is in nats.
 ``ece``: expected calibration error Σ n_b/n · |accuracy_b − confidence_b| over 15 bins of equal width, bin b for
 confidences in ((b−1)/15, b/15] (Guo et al., ICML 2017).
 ``adaptive_ece``: the same over 15 bins of an equal number of images, by confidence (Nguyen & O'Connor, EMNLP 2015).
-``unknown_auroc``: how often an image of a known class has a higher confidence than one of an unknown class, ties
-counting half. All other measures are of the images of known classes.
 """
 
 from __future__ import annotations
@@ -22,14 +20,15 @@ import torch
 from torch import Tensor
 
 from clip_tca.core.tensors import CHUNK, double
-from clip_tca.results.schema import CalibrationBins
+from clip_tca.evaluation.method_spec import MethodSpec
+from clip_tca.results.schema import CalibrationBins, ResultRow
 
 BINS = 15
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What the measures need of each image: predicted class, confidence, and log p of the true class (0 if unknown)."""
+    """What the measures need of each image: predicted class, confidence, and log p of the true class."""
 
     predicted: Tensor
     confidence: Tensor
@@ -41,18 +40,46 @@ class Scores:
         confidences, likelihoods = [], []
         for part, true in zip(logits.split(CHUNK), labels.to(logits.device).split(CHUNK), strict=True):
             log_p = double(part).log_softmax(dim=1)
-            known = true < logits.shape[1]
-            picked = log_p.gather(1, torch.where(known, true, 0)[:, None])[:, 0]
             confidences.append(log_p.max(dim=1).values.exp().nan_to_num(0.0))
-            likelihoods.append(torch.where(known, picked, 0.0))
+            likelihoods.append(log_p.gather(1, true[:, None])[:, 0])
         return cls(logits.argmax(dim=1).cpu(), torch.cat(confidences).cpu(), torch.cat(likelihoods).cpu())
 
     def __getitem__(self, chosen: Tensor) -> Scores:
         return Scores(self.predicted[chosen], self.confidence[chosen], self.log_likelihood[chosen])
 
 
+def result_row(
+    spec: MethodSpec, domain: str, seed: int, scores: Scores, labels: Tensor, classes: list[str], divided_by: int
+) -> ResultRow:
+    """What one method did on one domain with one seed, from scores and labels ``(n,)`` of the images seen."""
+    confusion = confusion_matrix(scores.predicted, labels, len(classes))
+    correct, images = confusion.diagonal().tolist(), confusion.sum(dim=1).tolist()
+    return {
+        "method": spec.name,
+        "domain": domain,
+        "seed": seed,
+        "uses_labels": spec.uses_labels,
+        "correct": sum(correct),
+        "images": len(labels),
+        "divisor": divided_by,
+        "accuracy": 100 * sum(correct) / divided_by,
+        "per_class": {
+            name: {"correct": c, "images": n, "accuracy": 100 * c / n if n else None}
+            for name, c, n in zip(classes, correct, images, strict=True)
+        },
+        "confusion": confusion.tolist(),
+        "metrics": measure(confusion, scores, labels),
+        "calibration": calibration_bins(scores, labels),
+    }
+
+
+def confusion_matrix(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Counts ``(classes, classes)``: rows are true classes, columns predicted ones."""
+    return torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes)
+
+
 def measure(confusion: Tensor, scores: Scores, labels: Tensor) -> dict[str, float | None]:
-    """The measures of known classes, from the confusion matrix ``(c, c)`` and the scores of their images."""
+    """The measures, from the confusion matrix ``(c, c)``, the scores and the labels of the images."""
     right, true, called = confusion.diagonal().double(), confusion.sum(dim=1), confusion.sum(dim=0)
     accuracies = (right / true)[true > 0]
     f1 = (2 * right / (true + called))[true + called > 0]
@@ -99,12 +126,3 @@ def calibration_bins(scores: Scores, labels: Tensor) -> CalibrationBins:
         for part in sums
     )
     return {"count": count.tolist(), "confidence": confidence, "accuracy": accuracy}
-
-
-def auroc(known: Tensor, unknown: Tensor) -> float | None:
-    """How often (%) a value of ``known`` is above one of ``unknown``, ties counting half; None if either is empty."""
-    if not len(known) or not len(unknown):
-        return None
-    ordered = unknown.sort().values
-    below = torch.searchsorted(ordered, known) + torch.searchsorted(ordered, known, right=True)
-    return 100 * float(below.double().mean()) / (2 * len(unknown))

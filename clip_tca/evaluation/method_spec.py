@@ -1,11 +1,21 @@
-"""Methods by the names that ``--method`` takes: adapters of embeddings, base methods, and TCA on top of those."""
+"""Methods by the names that ``--method`` takes, and how each predicts in a setting.
+
+Settings: ``transductive`` fits once on the whole domain. ``online`` shows batch after batch; each is predicted when the
+statistics have seen it and those before it, never later ones. ``episodic`` adapts to each batch alone and forgets it.
+Base methods see batches in every setting, as their authors show them; ``episodic`` makes them forget after each. Those
+of transductive nature see the whole domain in the transductive setting, and are solved for each batch in the others.
+"""
 
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.registry import ADAPTERS, ON_TOP
@@ -21,10 +31,13 @@ from clip_tca.methods.registry import (
     base_method,
     registered,
 )
-from clip_tca.results.schema import MethodInfo
+from clip_tca.results.schema import MethodInfo, Setting
 
-OF_THE_NAME = ("layers",)
-"""Options that an adapter's name decides, as ``mlp2-tca`` does; they can't be set beside it."""
+OF_THE_NAME = "layers"
+"""The option that an adapter's name decides, as ``mlp2-tca`` does; it can't be set beside it."""
+
+SOLVED_EACH_BATCH = 32
+"""Size of a batch from which on an online map is solved for each, unless ``refresh`` is given."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +81,15 @@ class MethodSpec:
         parameters = adapter.options() if adapter else {}
         info: MethodInfo = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
         if self.base is not None:
-            defaults = {name: p.default for name, p in _parameters(base_method(self.base)).items()}
+            kind = base_method(self.base)
+            defaults = {name: parameter.default for name, parameter in _parameters(kind).items()}
             parameters = {**defaults, **self.base_options}
             info["base"] = {"name": self.base, "parameters": parameters}
-            info["nature"] = base_method(self.base).nature
+            info["nature"] = kind.nature
             if "continual" in parameters:
                 info["nature"] = "online" if parameters["continual"] else "batch"
-            if tuned := base_method(self.base).tuned_on_test:
-                info["tuned_on_test"] = tuned
+            if kind.tuned_on_test:
+                info["tuned_on_test"] = kind.tuned_on_test
         return info
 
 
@@ -88,8 +102,7 @@ def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSp
     """The methods ``names``, each with those of ``options`` that it has; a base method takes its own before TCA does.
 
     ``"all"`` stands for every method of the package that uses no labels, ``"rivals"`` for the default ones and those
-    published since on embeddings. An unknown method, or an option that none of
-    them has, is a ValueError.
+    published since on embeddings. An unknown method, or an option that none of them has, is a ValueError.
     """
     label_free = [name for name in METHODS if not MethodSpec(name).uses_labels]
     groups: dict[str, Sequence[str]] = {EVERY: label_free, RIVALS: RIVAL_METHODS}
@@ -101,13 +114,90 @@ def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSp
     for name in dict.fromkeys(expanded):
         spec = MethodSpec(name)
         base_names = set(_parameters(base_method(spec.base))) if spec.base else set()
-        adapter_names: set[str] = set()
-        if spec.adapter_name is not None:
-            adapter_names = set(_parameters(ADAPTERS[spec.adapter_name].kind)) - {*OF_THE_NAME, *base_names}
-        adapter_options = {option: value for option, value in options.items() if option in adapter_names}
+        adapter_names = set(_parameters(ADAPTERS[spec.adapter_name].kind)) if spec.adapter_name else set()
+        own = adapter_names - base_names - {OF_THE_NAME}
+        adapter_options = {option: value for option, value in options.items() if option in own}
         base_options = {option: value for option, value in options.items() if option in base_names}
         specs.append(MethodSpec(name, adapter_options, base_options))
     used = {option for spec in specs for option in (*spec.options, *spec.base_options)}
     if unused := [option for option in options if option not in used]:
         raise ValueError(f"option: none of {', '.join(expanded)} has an option {unused[0]!r}")
     return specs
+
+
+def for_setting(method: MethodSpec, setting: Setting, batch: int) -> MethodSpec:
+    """``method`` with what the setting changes: large online batches have their own map each."""
+    if setting == "online" and batch >= SOLVED_EACH_BATCH and "refresh" not in method.options:
+        return replace(method, options={**method.options, "refresh": 1})
+    return method
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Logits ``(n, classes)`` in the order in which images are seen, and the seconds that adapting and predicting took.
+
+    There is an ``adapter`` if it was fitted to all images at once.
+    """
+
+    logits: Tensor
+    adapting: float
+    predicting: float
+    adapter: Adapter | None = None
+
+    @property
+    def classes(self) -> Tensor:
+        """The predicted classes ``(n,)``."""
+        return self.logits.argmax(dim=1)
+
+
+def predict(
+    method: MethodSpec,
+    classifier: LinearClassifier,
+    z: Tensor,
+    labels: Tensor,
+    setting: Setting,
+    batch: int | list[int],
+    logits: Tensor | None = None,
+) -> Prediction:
+    """Predict embeddings in the order in which they are seen.
+
+    ``labels`` go to a method only if it is an oracle and says so. ``batch`` is the size of the batches, or their sizes.
+    ``logits`` ``(n, classes)`` are those of the base method that gave ``z``, if there is one: TCA on top takes
+    certainty from them and corrects them.
+    """
+    began = time.perf_counter()
+    adapter = method.adapter(classifier)
+    if adapter is None:
+        unadapted = class_scores(classifier, z, logits)
+        return Prediction(unadapted, 0.0, time.perf_counter() - began)
+    sizes = [len(z)] if setting == "transductive" else [len(part) for part in z.split(batch)]
+    base_logits = [None] * len(sizes) if logits is None else logits.split(sizes)
+    predictions, predicting = [], 0.0
+    for rows, true, scores in zip(z.split(sizes), labels.split(sizes), base_logits, strict=True):
+        if setting == "episodic":
+            adapter = method.adapter(classifier) or adapter
+        if setting == "online" or len(rows) == 1:
+            adapter.partial_fit(rows, logits=scores)
+        else:
+            adapter.fit(rows, labels=true if adapter.uses_labels else None, logits=scores)
+        adapted = time.perf_counter()
+        predictions.append(class_scores(classifier, rows, scores, adapter))
+        predicting += time.perf_counter() - adapted
+    adapting = time.perf_counter() - began - predicting
+    return Prediction(torch.cat(predictions), adapting, predicting, adapter if setting == "transductive" else None)
+
+
+def class_scores(
+    classifier: LinearClassifier, z: Tensor, logits: Tensor | None, adapter: Adapter | None = None
+) -> Tensor:
+    """Logits of embeddings: of the adapter, of the base method that gave ``z`` and ``logits``, or of the classifier.
+
+    With both, the logits are corrected by as much as the classifier's scores change when the adapter moves the
+    embeddings. (Where the logits are the classifier's scores, as for TENT or WATT, that is the adapter's prediction.)
+    """
+    if adapter is None:
+        return classifier.logits(classifier.prepared(z)) if logits is None else logits
+    adapted = adapter.logits(z)
+    if logits is not None:
+        adapted = logits + adapted - classifier.logits(classifier.prepared(z))
+    return adapted

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict
-from itertools import product
-from typing import Any, cast
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise, product
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from clip_tca.adapters.base import class_log, silenced
+from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.core.checks import check_whole, one_of
 from clip_tca.core.device import choose_device
-from clip_tca.core.processes import current
+from clip_tca.core.progress import Progress
 from clip_tca.core.provenance import commit, peak_memory, versions
-from clip_tca.evaluation.base_runs import BaseRuns
-from clip_tca.evaluation.cost import plain_cost
+from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
+from clip_tca.evaluation.cost import Cost, PeakMemory, method_cost
 from clip_tca.evaluation.examples import changed
-from clip_tca.evaluation.inputs import Inputs
-from clip_tca.evaluation.measurement import Measurement, Results
-from clip_tca.evaluation.method_spec import MethodSpec, method_specs
-from clip_tca.evaluation.mixed_domains import mixed, places
-from clip_tca.evaluation.protocols import for_setting
-from clip_tca.evaluation.source_forgetting import check_forgetting, measure_forgetting
-from clip_tca.evaluation.streams import Draw, Stream
-from clip_tca.evaluation.unknown_classes import hide
+from clip_tca.evaluation.inputs import Embedded, Inputs
+from clip_tca.evaluation.measures import Scores, result_row
+from clip_tca.evaluation.method_spec import MethodSpec, class_scores, for_setting, method_specs, predict
+from clip_tca.evaluation.streams import Draw, Stream, divisor
 from clip_tca.methods.base import UnsuitableModelError
 from clip_tca.methods.registry import DEFAULT_METHODS, EVERY
 from clip_tca.results.schema import (
@@ -36,8 +36,8 @@ from clip_tca.results.schema import (
     SETTINGS,
     EvaluationRecord,
     MethodCost,
-    OnRequest,
     Protocol,
+    ResultRow,
     Setting,
 )
 
@@ -57,34 +57,26 @@ def evaluate(
     classes_present: int | str | None = None,
     long_tail: float | None = None,
     mix_domains: bool = False,
-    unknown_classes: int | str | Sequence[str] | None = None,
     profile: bool = False,
-    forgetting: str | None = None,
     examples: int = 0,
     **inputs: Any,
 ) -> EvaluationRecord:
     """Measure zero-shot and adapted accuracy on each domain of a data set, as ``clip-tca eval`` does.
-
-    Several processes (see :mod:`clip_tca.core.processes`) share the encoding, and the domains and seeds; the first one
-    returns the record, the others an empty dictionary.
 
     Args:
         dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`.
         methods: Names, as in :data:`clip_tca.methods.registry.METHODS`; ``all`` is every method that uses no labels and
             can run with the model, ``rivals`` the default ones and those published since on embeddings.
         options: Options of the methods, such as ``{"k": 20}``; each goes to the methods that have it.
-        setting: ``transductive``, ``online`` or ``episodic`` (see :mod:`clip_tca.evaluation.protocols`).
-        protocol: ``full``, ``watt`` or ``kept``.
+        setting: ``transductive``, ``online`` or ``episodic`` (see :mod:`clip_tca.evaluation.method_spec`).
+        protocol: ``full``, ``watt`` or ``kept`` (this and the streams: :mod:`clip_tca.evaluation.streams`).
         batch_size: Images in a batch, in the settings and protocols that have batches.
         seeds: Number of runs, each with its own shuffle or draw.
-        stream: ``iid``, ``sorted`` or ``dirichlet:GAMMA``, in the settings that have batches (this and the next three:
-            :mod:`clip_tca.evaluation.streams`).
+        stream: ``iid``, ``sorted`` or ``dirichlet:GAMMA``, in the settings that have batches.
         classes_present: Classes of each batch (of the whole domain in the transductive setting): K, or ``"A-B"``.
         long_tail: How many times more images the most frequent class has than the rarest.
         mix_domains: One stream over all domains; rows are still by domain.
-        unknown_classes: Classes to hide from the prompts, by name (in one string, between commas) or that many.
         profile: Also measure the time and memory of plain CLIP on the same batches, as a reference for each method.
-        forgetting: Also measure accuracy on this source-like domain after adapting to each of the others.
         examples: Also list up to this many images of each kind whose prediction changed, for each method and domain
             (see :mod:`clip_tca.evaluation.examples`).
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`. Class names
@@ -99,10 +91,11 @@ def evaluate(
     specs = [for_setting(spec, setting, batch_size) for spec in method_specs(methods, options or {})]
     drawing = Stream.of(stream, classes_present, long_tail, mix_domains)
     drawing.check(setting, protocol)
-    _check_oracles(specs, setting, unknown_classes is not None)
-    if forgetting is not None and not (drawing.is_plain and unknown_classes is None):
+    oracle = next((spec.name for spec in specs if spec.uses_labels), None)
+    if oracle is not None and setting != "transductive":
         raise ValueError(
-            "forgetting: is measured on whole domains; leave out the options of streams and unknown classes"
+            f"method: {oracle} counts the true labels of the whole test set (an oracle), so it can't run {setting}; "
+            "use --setting transductive, or leave it out"
         )
     check_whole("seeds", seeds)
     check_whole("examples", examples, 0)
@@ -110,43 +103,18 @@ def evaluate(
         inputs.setdefault("class_names", "raw")
     source = Inputs(dataset, **inputs)
     embedded = source.embed()
-    drawing.check_classes(len(embedded.about["data"]["classes"]))
-    embedded = embedded if unknown_classes is None else hide(embedded, unknown_classes)
-    if forgetting is not None:
-        forgetting = check_forgetting(specs, list(embedded.data.domains), forgetting)
+    about = embedded.about
+    drawing.check_classes(len(about["data"]["classes"]))
     if profile and embedded.pictures is None:
         raise ValueError(f"profile: {dataset} holds embeddings only, and plain CLIP is timed on images; leave it out")
-    about, device = embedded.about, choose_device(source.device)
-    classifier = embedded.data.classifier(device)
-    shown = mixed(embedded) if mix_domains else embedded
-    forget, at_once = setting == "episodic", setting == "transductive"
-    runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, forget, at_once)
+    device = choose_device(source.device)
+    shown = embedded.mixed() if mix_domains else embedded
+    runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, setting)
     specs = _suitable(specs, runs, methods) if EVERY in methods else specs
-    processes = current()
-    tasks = list(product(shown.data.domains, range(seeds)))
-    share = tasks[processes.rank :: processes.size]
-
-    def draw(domain: str, seed: int) -> Draw:
-        return drawing.draw(shown.data.domains[domain][1], seed, setting, protocol, batch_size)
-
-    measurement = Measurement(
-        specs, classifier, runs, setting, protocol, draw, places(embedded) if mix_domains else None
-    )
+    measurement = Measurement(specs, runs, drawing, protocol, _places(embedded) if mix_domains else None)
     with silenced(class_log):
-        measured = processes.together(lambda: measurement.of(share))
-    results = Results.merged(processes.gather(measured), list(product(embedded.data.domains, range(seeds))))
-    if not processes.first:
-        return cast("EvaluationRecord", {})
-    on_request: OnRequest = {}
-    if examples:
-        on_request["examples"] = changed(results.predictions, classifier, embedded, examples)
-    if forgetting is not None:
-        with silenced(class_log):
-            on_request["forgetting"] = measure_forgetting(specs, classifier, runs, forgetting)
-    costs = results.costs
-    if profile:
-        costs = {PLAIN_CLIP: plain_cost(runs, {domain: draw(domain, 0) for domain in shown.data.domains}), **costs}
-    return {
+        measurement.run(seeds)
+    record: EvaluationRecord = {
         "schema_version": SCHEMA_VERSION,
         "dataset": about["dataset"],
         "protocol": protocol,
@@ -157,33 +125,114 @@ def evaluate(
         "data": about["data"],
         "model": about["model"],
         "prompts": about["prompts"],
-        "methods": [spec.describe(classifier) for spec in specs],
-        "rows": results.rows,
-        **on_request,
+        "methods": [spec.describe(runs.classifier) for spec in specs],
+        "rows": measurement.rows,
         "versions": versions(),
         "commit": commit(),
         "cost": {
             **about["cost"],
-            "methods": {name: cast("MethodCost", asdict(cost)) for name, cost in costs.items()},
+            "methods": measurement.method_costs(profile),
             "peak_memory_bytes": peak_memory(device),
         },
     }
+    if examples:
+        record["examples"] = changed(measurement.predictions, runs.classifier, embedded, examples)
+    return record
 
 
-def _check_oracles(specs: list[MethodSpec], setting: Setting, has_unknown: bool) -> None:
-    """Raise ValueError if an oracle can't run."""
-    oracle = next((spec.name for spec in specs if spec.uses_labels), None)
-    if oracle is None:
-        return
-    if setting != "transductive":
-        raise ValueError(
-            f"method: {oracle} counts the true labels of the whole test set (an oracle), so it can't run {setting}; "
-            "use --setting transductive, or leave it out"
-        )
-    if has_unknown:
-        raise ValueError(
-            f"method: {oracle} counts true labels (an oracle), and unknown classes have none; leave it out"
-        )
+@dataclass
+class Measurement:
+    """Runs every method on what is drawn of each domain, or of the mixture that has domains in these ``places``.
+
+    It leaves ``rows`` of the record, ``costs``, and ``predictions`` of seed 0: classes ``(n,)`` by method and domain,
+    in the order of the domain, −1 where an image was not seen.
+    """
+
+    specs: list[MethodSpec]
+    runs: BaseRuns
+    stream: Stream
+    protocol: Protocol
+    places: dict[str, range] | None = None
+    rows: list[ResultRow] = field(default_factory=list, init=False)
+    costs: dict[str, list[Cost]] = field(default_factory=dict, init=False)
+    predictions: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
+
+    def run(self, seeds: int) -> None:
+        """Every method on each domain, once for each seed."""
+        tasks = list(product(self.runs.embedded.data.domains, range(seeds)))
+        with Progress(len(self.specs) * len(tasks), "adapting", "run", self.runs.progress) as progress:
+            for domain, seed in tasks:
+                draw = self._draw(domain, seed)
+                outputs: dict[str, BaseOutput] = {}
+                for spec in self.specs:
+                    if spec.base is not None and spec.base not in outputs:  # NAME and NAME+tca share one run
+                        base = self.runs.run(spec.base, spec.base_options, domain, draw.seen, draw.sizes)
+                        outputs[spec.base] = base
+                    self._add(spec, domain, seed, draw, outputs.get(spec.base or ""))
+                    progress.update()
+        domains = list(self.places or self.runs.embedded.data.domains)
+        self.rows.sort(key=lambda row: (domains.index(row["domain"]), row["seed"]))
+
+    def method_costs(self, profile: bool) -> dict[str, MethodCost]:
+        """The costs as the record has them; a ``profile`` has plain CLIP's on the same batches as well."""
+        costs = self.costs
+        if profile:
+            plain = []
+            for domain in self.runs.embedded.data.domains:
+                draw = self._draw(domain, 0)
+                base = self.runs.run(PLAIN_CLIP, {}, domain, draw.seen, draw.sizes)
+                plain.append(Cost(len(draw.seen), base_seconds=base.seconds, base_memory=base.memory, embeds=True))
+            costs = {PLAIN_CLIP: plain, **costs}
+        return {name: method_cost(parts) for name, parts in costs.items()}
+
+    def _draw(self, domain: str, seed: int) -> Draw:
+        """Draw images; ValueError if a domain has none to score."""
+        runs, labels = self.runs, self.runs.embedded.data.domains[domain][1]
+        draw = self.stream.draw(labels, seed, runs.setting, self.protocol, runs.batch)
+        for name, place in (self.places or {domain: range(len(labels))}).items():
+            if not bool(_within(draw.drawn, place).any()):
+                raise ValueError(f"{name}: no image was drawn of it; draw more classes, or leave out --mix-domains")
+            if not bool(_within(draw.seen, place).any()):
+                raise ValueError(
+                    f"{name}: {len(draw.drawn)} images make no batch of {runs.batch}, so protocol {self.protocol!r} "
+                    "keeps none; use a smaller --batch-size, or --protocol full"
+                )
+        return draw
+
+    def _add(self, spec: MethodSpec, domain: str, seed: int, draw: Draw, base: BaseOutput | None) -> None:
+        """Add what one method did on one draw: a row for each domain in it."""
+        g, (embeddings, all_labels) = self.runs.classifier, self.runs.embedded.data.domains[domain]
+        labels = all_labels[draw.seen]
+        z, logits = (embeddings[draw.seen].to(g.device), None) if base is None else (base.z, base.logits)
+        with PeakMemory(g.device) as memory:
+            prediction = predict(spec, g, z, labels.to(g.device), self.runs.setting, draw.sizes, logits)
+        of_base = (0.0, None, False) if base is None else (base.seconds, base.memory, base.embeds)
+        cost = Cost(len(labels), prediction.adapting, prediction.predicting, memory.peak, *of_base)
+        self.costs.setdefault(spec.name, []).append(cost)
+        scores, adapter = Scores.of(prediction.logits, labels), prediction.adapter
+        predicted = torch.full((len(all_labels),), -1)
+        predicted[draw.seen] = scores.predicted
+        before = None if adapter is None else class_scores(g, z, logits).argmax(dim=1).cpu()
+        classes = self.runs.embedded.about["data"]["classes"]
+        for name, place in (self.places or {domain: range(len(all_labels))}).items():
+            inside = _within(draw.seen, place)
+            divided_by = divisor(int(_within(draw.drawn, place).sum()), int(inside.sum()), self.protocol)
+            row = result_row(spec, name, seed, scores[inside], labels[inside], classes, divided_by)
+            if adapter is not None and before is not None:
+                row["diagnosis"] = diagnose(adapter, before[inside], scores.predicted[inside])
+            self.rows.append(row)
+            if seed == 0:
+                self.predictions[spec.name, name] = predicted[place.start : place.stop]
+
+
+def _within(indices: Tensor, place: range) -> Tensor:
+    return (indices >= place.start) & (indices < place.stop)
+
+
+def _places(embedded: Embedded) -> dict[str, range]:
+    """Where in the mixture the images of each domain are."""
+    ends = accumulate((len(labels) for _, labels in embedded.data.domains.values()), initial=0)
+    return {name: range(*bounds) for name, bounds in zip(embedded.data.domains, pairwise(ends), strict=True)}
 
 
 def _suitable(specs: list[MethodSpec], runs: BaseRuns, named: Sequence[str]) -> list[MethodSpec]:
@@ -197,6 +246,5 @@ def _suitable(specs: list[MethodSpec], runs: BaseRuns, named: Sequence[str]) -> 
         except UnsuitableModelError as error:
             if spec.name in named:
                 raise
-            if current().first:
-                log.warning("%s is left out: %s", spec.name, error)
+            log.warning("%s is left out: %s", spec.name, error)
     return suitable

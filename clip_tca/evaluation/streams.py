@@ -1,4 +1,7 @@
-"""Streams: which images of a domain a run shows, in which order, and where batches end.
+"""Streams and protocols: which images of a domain a run shows, in which order and batches, and what divides accuracy.
+
+Protocols: ``full`` counts every image. ``watt`` shuffles, never sees the last incomplete batch and still divides by all
+images (so 100 % is out of reach). ``kept`` drops that batch too, and divides by the images seen.
 
 Labels make the stream and never reach a method. A draw depends on the labels, the seed and the options alone, so it is
 the same for every method. The kinds are those of StatA (Zanella et al., CVPR 2025; its appendix and ``sampler.py``):
@@ -18,16 +21,26 @@ classes in a random order (Cui et al., CVPR 2019); n₀ is as large as all class
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clip_tca.core.checks import check_flag, check_number, check_positive
-from clip_tca.evaluation.protocols import order
 from clip_tca.results.schema import STREAMS, Protocol, Setting, StreamInfo, StreamKind
+
+
+def order(images: int, protocol: Protocol, batch: int, seed: int) -> Tensor:
+    """Indices of the images seen, shuffled."""
+    shuffled = torch.randperm(images, generator=torch.Generator().manual_seed(seed))
+    return shuffled if protocol == "full" else shuffled[: images // batch * batch]
+
+
+def divisor(images: int, seen: int, protocol: Protocol) -> int:
+    """What the number of correct predictions is divided by."""
+    return seen if protocol == "kept" else images
 
 
 @dataclass(frozen=True)
@@ -74,11 +87,6 @@ class Stream:
         present = None if classes_present is None else _range(classes_present)
         return cls(kind, gamma, present, long_tail, mix_domains)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether whole domains are shuffled, one by one, as without any option."""
-        return self == Stream()
-
     def check(self, setting: Setting, protocol: Protocol) -> None:
         """Raise ValueError if the stream has no meaning in a setting or protocol."""
         if self.kind != "iid" and setting == "transductive":
@@ -108,7 +116,7 @@ class Stream:
             batches = _few_classes(shuffled.numpy(), truth, self.classes_present, batch, random)
             return Draw(torch.from_numpy(np.concatenate(batches)), [len(part) for part in batches])
         if self.kind != "iid":
-            place = _class_places(truth, random)
+            place = random.permutation(int(truth.max()) + 1)[truth]  # of each image's class in a random order
             if self.gamma is not None:
                 place = _slots(truth, pool.numpy(), self.gamma, batch, random)
             shuffled = shuffled[torch.from_numpy(np.argsort(place[shuffled.numpy()], kind="stable"))]
@@ -117,14 +125,8 @@ class Stream:
 
     def record(self) -> StreamInfo:
         """What the record says."""
-        present = self.classes_present
-        return {
-            "kind": self.kind,
-            "gamma": self.gamma,
-            "classes_present": None if present is None else list(present),
-            "long_tail": self.long_tail,
-            "mix_domains": self.mix_domains,
-        }
+        present = self.classes_present and list(self.classes_present)
+        return cast("StreamInfo", {**asdict(self), "classes_present": present})
 
     def _pool(self, truth: np.ndarray, random: np.random.Generator, whole: bool) -> np.ndarray:
         """Indices of the images to show, in the order of the data set."""
@@ -162,12 +164,6 @@ def _slots(truth: np.ndarray, pool: np.ndarray, gamma: float, batch: int, random
         members = random.permutation(pool[truth[pool] == label])
         place[members] = slots_of(len(members), random.dirichlet([gamma] * slots))
     return place
-
-
-def _class_places(truth: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """For each image ``(n,)`` the place of its class in a random order of the classes."""
-    places: np.ndarray = random.permutation(int(truth.max()) + 1)[truth]
-    return places
 
 
 def _few_classes(

@@ -37,13 +37,10 @@ class TextPrompts:
 
 @dataclass(frozen=True)
 class Task:
-    """What a method may use: the classifier, the model and the prompts. No labels, no source data.
+    """What a method may use: g, the model and the prompts. No labels, no source data.
 
-    Attributes:
-        classifier: g, any linear classifier.
-        model: The encoder's model, on its device; None for methods on embeddings. A method that updates it must restore
-            it in :meth:`Method.reset`.
-        prompts: None for methods on embeddings, and if g was not built from text.
+    Methods on embeddings get g alone. There are no ``prompts`` if g was not built from text. A method that updates the
+    ``model``, which is on its device, must restore it in :meth:`Method.reset`.
     """
 
     classifier: LinearClassifier
@@ -56,16 +53,12 @@ class UnsuitableModelError(ValueError):
 
 
 def required_prompts(task: Task, method: str) -> TextPrompts:
-    """The prompts, for a method that works on text; an error if there are none."""
-    if task.prompts is None:
+    """The prompts, for a method that puts class names into templates; an error if there are none."""
+    if task.prompts is None or not task.prompts.templates:
+        has = "this classifier has none" if task.prompts is None else "these prompts are descriptions"
         raise UnsuitableModelError(
-            f"method: {method!r} works on text prompts, and this classifier has none; give class names and a model "
-            "with a text tower, or use a method for any linear classifier, such as tent or t3a"
-        )
-    if not task.prompts.templates:
-        raise UnsuitableModelError(
-            f"method: {method!r} puts class names into templates, and these prompts are descriptions; use --prompts "
-            "single, watt or a file of templates"
+            f"method: {method!r} puts class names into templates, and {has}; use a model with a text tower and "
+            "--prompts single or watt, or a method for any linear classifier, such as tent or t3a"
         )
     return task.prompts
 
@@ -156,20 +149,17 @@ class EmbeddingMethod(Method):
         self.classifier = self.task.classifier
         self.reset()
 
-    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Let the batch join the memory, and predict it."""
-        return self._predicted(batch, join=True)
-
-    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict with the current memory."""
-        return self._predicted(batch, join=False)
-
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _predicted(self, batch: Tensor, join: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: Tensor, join: bool = True) -> tuple[Tensor, Tensor]:
+        """Let the batch ``join`` the memory, and predict it."""
         check_rows(batch, self.classifier.dim)
         z = self.classifier.prepared(batch)
         return z, self.logits(z, join)
+
+    def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict with the current memory."""
+        return self(batch, join=False)
 
     @abstractmethod
     def logits(self, z: Tensor, join: bool) -> Tensor:
@@ -191,11 +181,11 @@ class TransductiveMethod(EmbeddingMethod):
 
     def logits(self, z: Tensor, join: bool) -> Tensor:
         """Solve for these rows, or place them in the last solution."""
-        if join:
-            solution = self.solve(z)
-            self.solved_ = True
-            return solution
-        return self.place(z) if self.solved_ else self.classifier.logits(z)
+        if not join:
+            return self.place(z) if self.solved_ else self.classifier.logits(z)
+        solution = self.solve(z)
+        self.solved_ = True
+        return solution
 
     @abstractmethod
     def solve(self, z: Tensor) -> Tensor:

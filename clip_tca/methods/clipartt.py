@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
-from clip_tca.core.progress import parts
 from clip_tca.methods.base import required_prompts
 from clip_tca.methods.tower import TowerMethod
 
@@ -54,8 +53,8 @@ class CLIPArTT(TowerMethod):
 
     def adapt(self, batch: Tensor) -> None:
         """``steps`` steps on the agreement of the batch with its prompts."""
-        for _ in parts(self.steps):
-            self.descend(batch, self._loss, coupled=True)
+        for _ in range(self.steps):
+            self.descend(batch, self._loss)
 
     def _loss(self, z: Tensor) -> Tensor:
         top_classes = self.logits(z.detach()).topk(self.k, dim=1).indices

@@ -67,7 +67,7 @@ class EATA(ScaledMethod):
             with torch.no_grad():
                 chosen = self.choose(self.logits(self.embed_parts(batch)))
             if chosen.any():
-                self.descend(batch, partial(self._loss, chosen), coupled=True)
+                self.descend(batch, partial(self._loss, chosen))
 
     def _loss(self, chosen: Tensor, z: Tensor) -> Tensor:
         uncertainty = entropy(self.logits(z[chosen]))

@@ -5,7 +5,7 @@ Methods are imported when they are first used, so that the list of names costs n
 
 from __future__ import annotations
 
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from clip_tca.adapters.registry import ADAPTERS
@@ -20,27 +20,27 @@ Nature = Literal["transductive", "online", "batch"]
 on; or each batch alone, forgotten afterwards."""
 
 _HOMES = {
-    "tent": "tent.Tent",
-    "bn": "bn.BN",
-    "clipartt": "clipartt.CLIPArTT",
-    "watt-p": "watt.WattP",
-    "watt-s": "watt.WattS",
-    "tpt": "tpt.TPT",
-    "plc": "plc.PLC",
-    "eata": "eata.EATA",
-    "sar": "sar.SAR",
-    "tsd": "tsd.TSD",
-    "tea": "tea.TEA",
-    "tipi": "tipi.TIPI",
-    "t3a": "t3a.T3A",
-    "adanpc": "adanpc.AdaNPC",
-    "tda": "tda.TDA",
-    "dmn": "dmn.DMN",
-    "oga": "oga.OGA",
-    "transclip": "transclip.TransCLIP",
-    "stata": "stata.StatA",
-    "zlap": "zlap.ZLaP",
-    "gmm": "gmm.GMM",
+    "tent": "tent:Tent",
+    "bn": "bn:BN",
+    "clipartt": "clipartt:CLIPArTT",
+    "watt-p": "watt:WattP",
+    "watt-s": "watt:WattS",
+    "tpt": "tpt:TPT",
+    "plc": "plc:PLC",
+    "eata": "eata:EATA",
+    "sar": "sar:SAR",
+    "tsd": "tsd:TSD",
+    "tea": "tea:TEA",
+    "tipi": "tipi:TIPI",
+    "t3a": "t3a:T3A",
+    "adanpc": "adanpc:AdaNPC",
+    "tda": "tda:TDA",
+    "dmn": "dmn:DMN",
+    "oga": "oga:OGA",
+    "transclip": "transclip:TransCLIP",
+    "stata": "stata:StatA",
+    "zlap": "zlap:ZLaP",
+    "gmm": "gmm:GMM",
 }
 BASES = tuple(_HOMES)
 """Base methods that come with the package."""
@@ -55,24 +55,18 @@ ON_EMBEDDINGS = (ZERO_SHOT, *ADAPTERS)
 """Methods that need embeddings alone."""
 
 METHODS = (*ON_EMBEDDINGS, *[name + plus for name in BASES for plus in ("", PLUS)])
-EVERY = "all"
-"""Name for all methods that use no labels."""
+DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "conditional-tca")
 
-RIVALS = "rivals"
-"""Name for :data:`RIVAL_METHODS`."""
-_SINCE = ("tda", "dmn", "oga", "transclip", "stata", "zlap", "gmm")
+RIVAL_METHODS = (*DEFAULT_METHODS, "tda", "dmn", "oga", "transclip", "stata", "zlap", "gmm")
+"""The defaults, and what was published since 2024 on embeddings alone."""
+
+GROUPS = EVERY, RIVALS = "all", "rivals"
+"""Names for all methods that use no labels, and for :data:`RIVAL_METHODS`."""
 
 ALLOWED = (
     f"{', '.join([*ON_EMBEDDINGS, *BASES])}; NAME{PLUS} puts LinearTCA on top of {BASES[0]} and those after it; "
-    f"{EVERY} is every method but the oracle, {RIVALS} the default and {', '.join(_SINCE)}"
+    f"{EVERY} is every method but the oracle, {RIVALS} is {', '.join(RIVAL_METHODS)}"
 )
-DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "conditional-tca")
-
-RIVAL_METHODS = (*DEFAULT_METHODS, *_SINCE)
-"""The defaults, and what was published since 2024 on embeddings alone."""
-
-GROUPS = (EVERY, RIVALS)
-"""Names that stand for several methods."""
 
 _REGISTERED: dict[str, type[Method]] = {}
 
@@ -105,6 +99,5 @@ def base_method(name: str) -> type[Method]:
     """The class of a base method."""
     if name in _REGISTERED:
         return _REGISTERED[name]
-    module, _, kind = _HOMES[name].partition(".")
-    method: type[Method] = getattr(import_module(f"clip_tca.methods.{module}"), kind)
+    method: type[Method] = resolve_name(f"clip_tca.methods.{_HOMES[name]}")
     return method

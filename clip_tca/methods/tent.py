@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clip_tca.core.progress import parts
 from clip_tca.methods.tower import TowerMethod
 
 
@@ -38,8 +37,8 @@ class Tent(TowerMethod):
 
     def adapt(self, batch: Tensor) -> None:
         """``steps`` steps on the mean entropy."""
-        for _ in parts(self.steps):
-            self.descend(batch, lambda z: entropy(self.logits(z)).mean(), coupled=False)
+        for _ in range(self.steps):
+            self.descend(batch, lambda z: entropy(self.logits(z)).mean())
 
 
 def entropy(logits: Tensor) -> Tensor:

@@ -3,9 +3,8 @@
 The weights θ are those of the normalisation layers, as in TENT, CLIPArTT and WATT. BatchNorm layers (ResNet, FastViT)
 normalise by the statistics of the current batch, as in TENT and CLIPArTT; the running statistics stay untouched.
 
-With ``micro_batch`` the memory is that of a part of the batch, and the step is the same up to rounding. A loss that is
-a mean over images is summed up part by part. A loss that couples the images first needs all embeddings z, without a
-graph, and then one part after another: ∂L/∂θ = Σ_parts (∂z_part/∂θ)ᵀ ∂L/∂z_part.
+With ``micro_batch`` the memory is that of a part of the batch, and the step is the same up to rounding: first all
+embeddings z, without a graph, then one part after another: ∂L/∂θ = Σ_parts (∂z_part/∂θ)ᵀ ∂L/∂z_part.
 """
 
 from __future__ import annotations
@@ -30,12 +29,8 @@ NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
 
 def norm_parameters(tower: nn.Module) -> list[nn.Parameter]:
     """Weights and biases of the normalisation layers; an error if there are none, or in half precision."""
-    parameters = [
-        parameter
-        for module in tower.modules()
-        if isinstance(module, NORMS)
-        for parameter in module.parameters(recurse=False)
-    ]
+    layers = [module for module in tower.modules() if isinstance(module, NORMS)]
+    parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
     kind = type(getattr(tower, "trunk", tower)).__name__  # open_clip wraps every timm tower in one class
     if not parameters:
         raise UnsuitableModelError(
@@ -52,11 +47,7 @@ def norm_parameters(tower: nn.Module) -> list[nn.Parameter]:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TowerMethod(Method):
-    """A method that updates normalisation weights of the image tower by gradient steps.
-
-    Every batch starts from the original weights (``continual=False``, as in CLIPArTT and WATT), or from those after the
-    last batch. Everything else in the model stays frozen, in evaluation mode. The weights that the model has when the
-    method is made count as the original ones.
+    """A method that updates normalisation weights of the image tower by gradient steps; all others stay frozen.
 
     Predictions use g (``ensemble``), or of prompts the first (plain) template alone: ``rows`` are the class weights
     ``(classes, d)`` without their scale, on the model's device.
@@ -65,7 +56,7 @@ class TowerMethod(Method):
         task: Classifier and model.
         lr: Learning rate.
         steps: Gradient steps for each batch.
-        continual: Continue from the last batch instead of starting from the original weights.
+        continual: Continue from the last batch instead of starting from the original weights, as CLIPArTT and WATT do.
         micro_batch: Images to back-propagate through at a time; None takes the whole batch.
     """
 
@@ -134,7 +125,7 @@ class TowerMethod(Method):
             raise ValueError("batch: no images; at least 1 is needed")
         if not self.continual:
             self.reset()
-        with self._layout(), self._batch_statistics(), torch.inference_mode(False), torch.enable_grad():
+        with self._batch_statistics(), torch.inference_mode(False), torch.enable_grad():
             for parameter in self.parameters:
                 parameter.requires_grad_(True)
             try:
@@ -147,7 +138,7 @@ class TowerMethod(Method):
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Embed and predict with the current weights."""
-        with self._layout(), self._batch_statistics(), torch.no_grad():
+        with self._batch_statistics(), torch.no_grad():
             z = self.embed_parts(batch)
             return z, self.logits(z)
 
@@ -155,12 +146,11 @@ class TowerMethod(Method):
     def adapt(self, batch: Tensor) -> None:
         """Take the gradient steps for a batch."""
 
-    def descend(self, batch: Tensor, loss: Callable[[Tensor], Tensor], *, coupled: bool) -> None:
-        """One step down a loss of embeddings ``(n, d)``; a loss not ``coupled`` is a mean over images."""
+    def descend(self, batch: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
+        """One step down a loss of embeddings ``(n, d)``."""
         parts = self.parts(batch)
-        if len(parts) == 1 or not coupled:
-            for part in parts:
-                (loss(self.embed(part)) * (len(part) / len(batch))).backward()
+        if len(parts) == 1:
+            loss(self.embed(batch)).backward()
         else:
             with torch.no_grad():
                 z = self.embed_parts(batch)
@@ -193,34 +183,27 @@ class TowerMethod(Method):
         return self.scale * z @ self.rows.T + self.bias
 
     @contextmanager
-    def _layout(self) -> Iterator[None]:
-        """Let convolutions with BatchNorm between them run channels-last on a CPU, where that is much faster.
-
-        Weights in that order are enough. The encoder gets its own back, so that it rounds as before.
-        """
-        if not self._batch_norms or self.parameters[0].device.type != "cpu":
-            yield
-            return
-        tower = self.task.model.visual
-        try:
-            with torch.inference_mode(False):
-                tower.to(memory_format=torch.channels_last)
-            yield
-        finally:
-            with torch.inference_mode(False):
-                tower.to(memory_format=torch.contiguous_format)
-
-    @contextmanager
     def _batch_statistics(self) -> Iterator[None]:
-        """Let BatchNorm use the statistics of the batch, without updating its running statistics."""
+        """Let BatchNorm use the statistics of the batch, without updating its running statistics.
+
+        The convolutions between run channels-last, 1.5 times as fast on a CPU. The encoder gets its own order back, so
+        that it rounds as before.
+        """
         before = [(module.training, module.track_running_stats) for module in self._batch_norms]
         try:
+            self._lay_out(torch.channels_last)
             for module in self._batch_norms:
                 module.training, module.track_running_stats = True, False
             yield
         finally:
+            self._lay_out(torch.contiguous_format)
             for module, (training, track) in zip(self._batch_norms, before, strict=True):
                 module.training, module.track_running_stats = training, track
+
+    @torch.inference_mode(False)
+    def _lay_out(self, order: torch.memory_format) -> None:
+        if self._batch_norms and self.parameters[0].device.type == "cpu":
+            self.task.model.visual.to(memory_format=order)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clip_tca.core.checks import check_positive, check_whole
-from clip_tca.core.progress import parts
 from clip_tca.core.tensors import compute_dtype, unit
 from clip_tca.methods.base import Method, Task, required_prompts
 
@@ -115,7 +114,7 @@ class TPT(Method):
         with torch.enable_grad():
             start = self.context.clone().requires_grad_(steps > 0)
             text = self._texts(start)  # the first step of every image goes back through this
-            pairs = [self._image(batch[i], start, text, steps) for i in parts(len(batch))]
+            pairs = [self._image(batch[i], start, text, steps) for i in range(len(batch))]
         z, logits = zip(*pairs, strict=True)
         return torch.stack(z), torch.stack(logits)
 

@@ -69,7 +69,7 @@ class TSD(ContinualMethod):
     def adapt(self, batch: Tensor) -> None:
         """Remember the batch, then move towards agreement with the prototypes."""
         for step in range(self.steps):
-            self.descend(batch, partial(self._loss, step == 0), coupled=True)
+            self.descend(batch, partial(self._loss, step == 0))
 
     def _loss(self, new: bool, z: Tensor) -> Tensor:
         logits = self.logits(z.detach())

@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca.core.checks import check_whole
-from clip_tca.core.progress import parts
 from clip_tca.methods.base import required_prompts
 from clip_tca.methods.clipartt import agreement
 from clip_tca.methods.tower import TowerMethod
@@ -62,7 +61,7 @@ class WattS(TowerMethod):
     def adapt(self, batch: Tensor) -> None:
         """``repetitions`` times: the steps for each template, then the average."""
         self.optimizer = self.new_optimizer()
-        for repetition in parts(self.repetitions):
+        for repetition in range(self.repetitions):
             start = self.weights()
             total = [torch.zeros_like(weight) for weight in start]
             for text in self.texts:
@@ -71,7 +70,7 @@ class WattS(TowerMethod):
                     if repetition == 0:
                         self.optimizer = self.new_optimizer()
                 for _ in range(self.steps):
-                    self.descend(batch, partial(self._loss, text), coupled=True)
+                    self.descend(batch, partial(self._loss, text))
                 total = [sum_ + weight for sum_, weight in zip(total, self.weights(), strict=True)]
             self.load([weight / len(self.texts) for weight in total])
 

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page of records. Each module is a section of it, or what sections are made of.
+"""The report: records as one self-contained HTML page, from the Jinja2 templates in ``templates/``.
 
 Nothing is measured here; every number comes from a record.
 """

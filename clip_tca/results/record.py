@@ -1,29 +1,43 @@
-"""Reading records of ``clip-tca eval``. A file is checked once, here; what consumes a record relies on that."""
+"""Reading records of ``clip-tca eval``. A file is checked once, here; what uses a record relies on that."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from clip_tca.core.checks import one_line
 from clip_tca.core.remote import Location, locate
-from clip_tca.explanation import Diagnosis
-from clip_tca.methods.registry import ZERO_SHOT
-from clip_tca.results.schema import SCHEMA_VERSION, CalibrationBins, EvaluationRecord, ResultRow
-from clip_tca.results.validation import validate
+from clip_tca.results.schema import SCHEMA_VERSION, EvaluationRecord, ExampleKind, ResultRow
+
+LARGEST = 2**63  # numbers beyond it can't be measurements, and could overflow in what is computed from them
+FREE = ("origin", "parameters", "preprocessing")  # parts that may say anything; all other whole numbers are counts
 
 
 def read_all(paths: Iterable[str | Path]) -> dict[str, EvaluationRecord]:
-    """All records of several files, by label: the name of the file, with a number if it holds several records."""
-    labelled: dict[str, EvaluationRecord] = {}
+    """All records of several files, by label."""
+    found: dict[str, EvaluationRecord] = {}
     for path in paths:
-        records = read(locate(path))
-        for number, record in enumerate(records, 1):
-            label = Path(path).stem + (f"#{number}" if len(records) > 1 else "")
-            labelled[label if label not in labelled else f"{path}#{number}"] = record
-    return labelled
+        found |= labelled(read(locate(path)), path, found)
+    return found
+
+
+def labelled(
+    records: list[EvaluationRecord], path: str | Path, taken: Collection[str] = ()
+) -> dict[str, EvaluationRecord]:
+    """The records of a file by label: its name, or its path where that is taken; numbered if there are several."""
+    numbers = [f"#{n}" for n in range(1, len(records) + 1)] if len(records) > 1 else [""]
+    stem = Path(path).stem
+    name = str(path) if any(f"{stem}{number}" in taken for number in numbers) else stem
+    return {f"{name}{number}": record for number, record in zip(numbers, records, strict=True)}
+
+
+def read(path: Location) -> list[EvaluationRecord]:
+    """The records of a file: one, or those of a recipe. ValueError names the field that is damaged."""
+    return checked(parse(path), path)
 
 
 def parse(path: Location) -> Any:
@@ -36,23 +50,17 @@ def parse(path: Location) -> Any:
         raise ValueError(f"{path}: not a record of clip-tca eval ({error})") from None
 
 
-def read(path: Location) -> list[EvaluationRecord]:
-    """The records of a file: one, or those of a recipe. ValueError names the field that is damaged."""
-    return checked(parse(path), path)
-
-
 def checked(content: Any, path: Location) -> list[EvaluationRecord]:
     """The records in the content of a file, as :func:`read` gives them."""
-    try:
-        records: list[EvaluationRecord] = content.get("records", [content])
-        versions = [record["schema_version"] for record in records]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not a record of clip-tca eval ({error})") from None
-    if other := [str(version)[:40] for version in versions if version != SCHEMA_VERSION]:
-        raise ValueError(f"{path}: schema {other[0]}, this version of clip-tca reads {SCHEMA_VERSION}; evaluate again")
-    if not records:
-        raise ValueError(f"{path}: holds no record")
+    inside = content.get("records", [content]) if isinstance(content, dict) else None
+    records = inside if isinstance(inside, list) else []
+    is_record = [isinstance(one, dict) and "schema_version" in one for one in records]
+    if not is_record or not all(is_record):
+        raise ValueError(f"{path}: not a record of clip-tca eval; clip-tca eval --output FILE.json writes one")
     for record in records:
+        if (version := record["schema_version"]) != SCHEMA_VERSION:
+            found = str(version)[:40]
+            raise ValueError(f"{path}: schema {found}, this version of clip-tca reads {SCHEMA_VERSION}; evaluate again")
         try:
             check(record)
         except ValueError as error:
@@ -60,80 +68,74 @@ def checked(content: Any, path: Location) -> list[EvaluationRecord]:
     return records
 
 
+def validate(value: Any, kind: Any, field: str = "") -> None:
+    """Raise ValueError, naming the field, unless ``value`` has the type ``kind`` in depth and its numbers are sound."""
+    import msgspec
+
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at `$")
+        place = f"{field}{place.rstrip('`')}".lstrip(".")
+        raise ValueError(one_line(f"{place}: {reason}" if place else reason)) from None
+    _check_numbers(value, field)
+
+
+def _check_numbers(value: Any, field: str) -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name not in FREE:
+                _check_numbers(item, f"{field}.{name}" if field else name)
+    elif isinstance(value, list):
+        if set(map(type, value)) == {int} and 0 <= min(value) <= max(value) < LARGEST:
+            return  # a confusion matrix of many classes is long
+        for i, item in enumerate(value):
+            _check_numbers(item, f"{field}[{i}]")
+    elif isinstance(value, (int, float)) and not abs(value) < LARGEST:  # NaN is not smaller either
+        raise ValueError(f"{field} is {str(value)[:20]}, not a finite number")
+    elif isinstance(value, int) and value < 0:
+        raise ValueError(f"{field} is {value}, not a whole number of at least 0")
+
+
 def check(record: EvaluationRecord) -> None:
     """Raise ValueError unless a record has the types of its schema and its parts agree with each other."""
     validate(record, EvaluationRecord)
-    domains, methods = record["data"]["domains"], [method["name"] for method in record["methods"]]
-    if not record["rows"]:
-        raise ValueError("it has no rows")
-    rows: list[tuple[object, ...]] = [(row["method"], row["domain"], row["seed"]) for row in record["rows"]]
-    _check_complete("rows", rows, product(methods, domains, record["seeds"]))
+    methods = [method["name"] for method in record["methods"]]
+    wanted = Counter(product(methods, record["data"]["domains"], record["seeds"]))
+    counted = Counter((row["method"], row["domain"], row["seed"]) for row in record["rows"])
+    if wanted != counted or max(counted.values(), default=0) != 1:
+        raise ValueError("rows: not one for each method, domain and seed")
     for i, row in enumerate(record["rows"]):
-        try:
-            _check_row(row, record["data"]["classes"])
-        except ValueError as error:
-            raise ValueError(f"rows[{i}]: {error}") from None
-    if any(not cost["images"] for cost in record["cost"]["methods"].values()):
+        for field, is_sound in _row_checks(row, record["data"]["classes"]):
+            if not is_sound:
+                raise ValueError(f"rows[{i}].{field}: it contradicts the rest of the record")
+    if not all(cost["images"] for cost in record["cost"]["methods"].values()):
         raise ValueError("cost.methods: a method has seen no images")
-    if (forgetting := record.get("forgetting")) is not None:
-        references = {row["domain"] for row in forgetting}
-        if len(references) != 1:
-            raise ValueError(f"forgetting: {len(references)} source-like domains, not 1")
-        adapting = [name for name in methods if name != ZERO_SHOT]
-        others = [domain for domain in domains if domain not in references]
-        _check_complete("forgetting", [(r["method"], r["adapted_to"]) for r in forgetting], product(adapting, others))
+    for group in record["examples"]["groups"] if "examples" in record else ():
+        if set(group["counts"]) != set(get_args(ExampleKind)):
+            raise ValueError(f"examples.counts: not those of {', '.join(get_args(ExampleKind))}")
 
 
-def _check_complete(field: str, present: list[tuple[object, ...]], expected: Iterable[tuple[object, ...]]) -> None:
-    """One entry for each combination, and no other."""
-    wanted = set(expected)
-    if missing := sorted(wanted - set(present), key=str):
-        raise ValueError(f"{field}: there is none for {', '.join(map(str, missing[0]))}")
-    if len(present) != len(wanted):
-        wrong = next(key for key in present if key not in wanted or present.count(key) > 1)
-        raise ValueError(f"{field}: {', '.join(map(str, wrong))} is unknown or a duplicate")
-
-
-def _check_row(row: ResultRow, classes: list[str]) -> None:
-    correct, images, divisor, scores = row["correct"], row["images"], row["divisor"], row["per_class"]
-    if not 0 <= correct <= images <= divisor or not images:
-        raise ValueError(f"{correct} correct of {images} images, divided by {divisor}")
-    if abs(row["accuracy"] - 100 * correct / divisor) > 1e-6:
-        raise ValueError(f"accuracy {row['accuracy']} of {row['method']} is not {correct}/{divisor}")
-    if set(scores) != set(classes):
-        raise ValueError("per_class: its classes are not those of the data")
-    for name, score in scores.items():
-        if score["correct"] > score["images"] or (score["accuracy"] is None) != (score["images"] == 0):
-            raise ValueError(f"per_class.{name}: its figures contradict each other")
-    if len(scores) == len(classes) and sum(score["correct"] for score in scores.values()) != correct:
-        raise ValueError(f"per_class: the correct predictions are not {correct} in all")
-    confusion = row.get("confusion")
-    if confusion is not None and {len(confusion), *map(len, confusion)} != {len(classes)}:
-        raise ValueError(f"confusion: not a matrix of {len(classes)} × {len(classes)}")
+def _row_checks(row: ResultRow, classes: list[str]) -> Iterator[tuple[str, bool]]:
+    """Fields of a row, and whether each agrees with those before it."""
+    n, correct, images, scores = len(classes), row["correct"], row["images"], row["per_class"].values()
+    yield "images", 0 < images <= row["divisor"]
+    yield "correct", correct <= images
+    yield "accuracy", abs(row["accuracy"] - 100 * correct / row["divisor"]) <= 1e-6
+    yield "per_class", set(row["per_class"]) == set(classes)
+    yield "per_class", all(score["correct"] <= score["images"] for score in scores)
+    yield "per_class", all((score["accuracy"] is None) == (not score["images"]) for score in scores)
+    yield "per_class", sum(score["correct"] for score in scores) == correct or len(scores) < n
+    yield "confusion", {len(row["confusion"]), *map(len, row["confusion"])} == {n}
+    count, *parts = row["calibration"]["count"], row["calibration"]["confidence"], row["calibration"]["accuracy"]
+    yield "calibration", sum(count) > 0 and {len(values) for values in parts} == {len(count)}
+    pairs = [pair for values in parts for pair in zip(count, values, strict=True)]
+    yield "calibration", all(0 <= value <= 100 + 1e-6 if value is not None else not counted for counted, value in pairs)
     if "diagnosis" in row:
-        _check_diagnosis(row["diagnosis"], len(classes))
-    if "calibration" in row:
-        _check_calibration(row["calibration"])
-
-
-def _check_calibration(bins: CalibrationBins) -> None:
-    count, confidence, accuracy = bins["count"], bins["confidence"], bins["accuracy"]
-    if not len(count) == len(confidence) == len(accuracy) or not sum(count):
-        raise ValueError("calibration: its lists are not of one length, or count no image")
-    for images, values in zip(count, zip(confidence, accuracy, strict=True), strict=True):
-        if any((value is None) != (not images) or not 0 <= (value or 0.0) <= 100 + 1e-6 for value in values):
-            raise ValueError(f"calibration: {values} of {images} images")
-
-
-def _check_diagnosis(diagnosis: Diagnosis, classes: int) -> None:
-    aligned = ("chosen", "shares", "shares_from", "covariance_shift", "uncertainty_mean")
-    needed = aligned if "chosen" in diagnosis else ("counts",)
-    if missing := [name for name in needed if name not in diagnosis]:
-        raise ValueError(f"diagnosis: {missing[0]!r} is missing")
-    by_class = [diagnosis[name] for name in ("predicted", "chosen", "shares", "counts") if name in diagnosis]
-    if diagnosis["classes"] != classes or any(len(listed) != classes for listed in by_class):
-        raise ValueError(f"diagnosis: not of {classes} classes")
-    if not diagnosis["embeddings"] or not diagnosis["dim"]:
-        raise ValueError("diagnosis: of no embeddings")
-    if not 0 <= (diagnosis["changed"] or 0.0) <= 1:
-        raise ValueError(f"diagnosis: {diagnosis['changed']} of the predictions change")
+        diagnosis = row["diagnosis"]
+        aligned = {"chosen", "shares", "shares_from", "covariance_shift", "uncertainty_mean"}
+        yield "diagnosis", (aligned if "chosen" in diagnosis else {"counts"}) <= set(diagnosis)
+        by_class = [diagnosis[name] for name in ("predicted", "chosen", "shares", "counts") if name in diagnosis]
+        yield "diagnosis", {diagnosis["classes"], *map(len, by_class)} == {n}
+        yield "diagnosis", bool(diagnosis["embeddings"] and diagnosis["dim"])
+        yield "diagnosis", 0 <= (diagnosis["changed"] or 0.0) <= 1

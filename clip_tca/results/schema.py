@@ -1,22 +1,24 @@
-"""The schema of the JSON record that an evaluation writes: :class:`EvaluationRecord` and its parts.
+"""The JSON record that an evaluation writes: :class:`EvaluationRecord`, its parts, and the names that stand in it.
 
-A record is a plain dictionary. :func:`clip_tca.evaluate` builds it once; :mod:`clip_tca.results.record` checks it
-against these types when it reads one, so what consumes a record may rely on them. Importing this module needs no torch.
+A record is a plain dictionary. :func:`clip_tca.evaluate` builds it; :mod:`clip_tca.results.record` checks it against
+these types when it reads one, so what uses a record may rely on them. Importing this module needs no torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
 from typing_extensions import NotRequired
 
+from clip_tca.core.checks import choices
 from clip_tca.explanation import Diagnosis
 from clip_tca.methods.registry import Nature
 
 SCHEMA_VERSION = 1
 
-PLAIN_CLIP = "plain CLIP"
-"""The model without adaptation, in tables of cost."""
+PLAIN_CLIP = "plain CLIP"  # the model without adaptation, in tables of cost
 
 Setting = Literal["transductive", "online", "episodic"]
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
@@ -29,9 +31,39 @@ StreamKind = Literal["iid", "sorted", "dirichlet"]
 STREAMS: tuple[StreamKind, ...] = get_args(StreamKind)
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
-"""Output formats of records (:mod:`clip_tca.results.rendering`)."""
 
 ExampleKind = Literal["fixed", "broken", "still_wrong"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measure: title, digits to print, whether more is better, and whether it is of a method, not of its domains."""
+
+    title: str
+    digits: int = 2
+    higher: bool = True
+    overall: bool = False
+
+
+METRICS = {
+    "accuracy": Metric("accuracy, %"),
+    "macro_accuracy": Metric("macro accuracy, %"),
+    "macro_f1": Metric("macro F1, %"),
+    "worst_class": Metric("worst class, %"),
+    "nll": Metric("NLL", 4, higher=False),
+    "ece": Metric("ECE, %", higher=False),
+    "adaptive_ece": Metric("adaptive ECE, %", higher=False),
+    "seconds": Metric("ms/image", 3, higher=False, overall=True),
+    "memory": Metric("KB/image", 1, higher=False, overall=True),
+    "peak_memory": Metric("peak memory, MB", 0, higher=False, overall=True),
+}
+"""The measures that a table can show, by the names that ``--metric`` takes and the record has."""
+
+
+def check_metrics(names: str | Sequence[str]) -> list[str]:
+    """Names of measures without duplicates; ``macro-f1`` is ``macro_f1``. ValueError names one that is unknown."""
+    listed = [names] if isinstance(names, str) else names
+    return choices("metric", [name.strip().replace("-", "_") for name in listed], tuple(METRICS)) if listed else []
 
 
 class DomainInfo(TypedDict):
@@ -43,37 +75,28 @@ class DomainInfo(TypedDict):
 
 
 class DataInfo(TypedDict):
-    """The data set: classes in the order of the labels, domains, and how it differs from the published counts.
-
-    ``origin`` has a ``kind`` and what else identifies it (path, hub id, revision, seed …). ``ignored`` are files
-    and folders that were not used, ``left_out`` counts images that could not be read. Of ``unknown_classes``
-    (``--unknown-classes``) there are images and no prompts; they are not among the ``classes``.
-    """
+    """The data set."""
 
     name: NotRequired[str]
-    origin: dict[str, Any]
-    classes: list[str]
-    unknown_classes: NotRequired[list[str]]
+    origin: dict[str, Any]  # its ``kind`` and what else identifies it (path, hub id, revision, seed …)
+    classes: list[str]  # in the order of the labels
     domains: dict[str, DomainInfo]
-    differences: list[str]
-    ignored: NotRequired[list[str]]
-    left_out: int
+    differences: list[str]  # from the published counts
+    ignored: list[str]  # files and folders that were not used
+    left_out: int  # images that could not be read
 
 
 class ModelInfo(TypedDict):
-    """The encoder: architecture, tag or file of the weights, their SHA-256, precision and device.
-
-    ``head``: number of outputs of the model's own head, if that classifies in place of prompts.
-    """
+    """The encoder."""
 
     model: str
-    pretrained: str | None
-    weights: str
+    pretrained: str | None  # tag or file of the weights
+    weights: str  # their SHA-256
     precision: str
     device: str
     preprocessing: NotRequired[dict[str, Any]]
     scale: NotRequired[float]
-    head: NotRequired[int]
+    head: NotRequired[int]  # outputs of the model's own head, if that classifies in place of prompts
 
 
 class PromptInfo(TypedDict):
@@ -112,19 +135,13 @@ class BaseMethodInfo(TypedDict):
     parameters: dict[str, Any]
 
 
-class MethodInfo(TypedDict):
-    """A method: the parameters of its adapter, its base method, and whether it uses true labels (an oracle).
+class MethodInfo(BaseMethodInfo):
+    """A method: the parameters of its adapter, and its base method."""
 
-    With a base method, ``nature`` is how that sees the test set, and ``tuned_on_test`` what its authors chose by the
-    accuracy on test data. Older records have neither.
-    """
-
-    name: str
-    uses_labels: bool
-    parameters: dict[str, Any]
+    uses_labels: bool  # an oracle
     base: NotRequired[BaseMethodInfo]
-    nature: NotRequired[Nature]
-    tuned_on_test: NotRequired[str]
+    nature: NotRequired[Nature]  # how the base method sees the test set
+    tuned_on_test: NotRequired[str]  # what its authors chose by the accuracy on test data
 
 
 class ClassScore(TypedDict):
@@ -144,12 +161,7 @@ class CalibrationBins(TypedDict):
 
 
 class ResultRow(TypedDict):
-    """One method on one domain with one seed: counts and accuracy (%), in all and by class.
-
-    ``divisor`` is what the protocol divides by. Rows of ``confusion`` are true classes, columns predicted ones (not in
-    the oldest records). A transductive adapter has a ``diagnosis``. ``metrics`` are the other measures of
-    :mod:`clip_tca.evaluation.measures`, of the images seen. Everything but ``unknown_auroc`` is of known classes.
-    """
+    """One method on one domain with one seed: counts and accuracy (%), in all and by class."""
 
     method: str
     domain: str
@@ -157,13 +169,13 @@ class ResultRow(TypedDict):
     uses_labels: bool
     correct: int
     images: int
-    divisor: int
+    divisor: int  # by the protocol
     accuracy: float
     per_class: dict[str, ClassScore]
-    confusion: NotRequired[list[list[int]]]
-    diagnosis: NotRequired[Diagnosis]
-    metrics: NotRequired[dict[str, float | None]]
-    calibration: NotRequired[CalibrationBins]
+    confusion: list[list[int]]  # rows are true classes, columns predicted ones
+    diagnosis: NotRequired[Diagnosis]  # of a transductive adapter
+    metrics: dict[str, float | None]  # the other measures, of the images seen
+    calibration: CalibrationBins
 
 
 class Thumbnail(TypedDict, total=False):
@@ -202,19 +214,6 @@ class Examples(TypedDict):
     groups: list[ExampleGroup]
 
 
-class ForgettingRow(TypedDict):
-    """Accuracy (%) on the source-like domain with the state adapted to another domain, and without it."""
-
-    method: str
-    adapted_to: str
-    domain: str
-    images: int
-    correct_with_state: int
-    accuracy_with_state: float
-    correct_without_state: int
-    accuracy_without_state: float
-
-
 class MethodCost(TypedDict):
     """Time and memory of one method over all domains and seeds; see :class:`clip_tca.evaluation.cost.Cost`."""
 
@@ -222,8 +221,8 @@ class MethodCost(TypedDict):
     predicting_seconds: float
     base_seconds: float
     base_memory_bytes: int | None
-    memory_bytes: NotRequired[int | None]
-    memory_bytes_per_image: NotRequired[float | None]
+    memory_bytes: int | None
+    memory_bytes_per_image: float | None
     images: int
     embeds: bool
 
@@ -236,27 +235,17 @@ class RunCost(EncodingCost):
 
 
 class StreamInfo(TypedDict):
-    """How images were drawn, see :mod:`clip_tca.evaluation.streams`.
-
-    ``classes_present`` are the fewest and the most: of each batch online and episodic, of the whole set transductive.
-    """
+    """How images were drawn, see :mod:`clip_tca.evaluation.streams`."""
 
     kind: StreamKind
     gamma: float | None
-    classes_present: list[int] | None
+    classes_present: list[int] | None  # the fewest and the most: of the whole set transductive, else of each batch
     long_tail: float | None
     mix_domains: bool
 
 
-class OnRequest(TypedDict, total=False):
-    """What is measured only if requested (``--examples``, ``--forgetting``)."""
-
-    examples: Examples
-    forgetting: list[ForgettingRow]
-
-
-class EvaluationRecord(OnRequest):
-    """One evaluation, with a row for each method, domain and seed."""
+class EvaluationRecord(TypedDict):
+    """One evaluation, with a row for each method, domain and seed; ``examples`` only if requested."""
 
     schema_version: int
     dataset: str
@@ -264,12 +253,13 @@ class EvaluationRecord(OnRequest):
     setting: Setting
     batch_size: int
     seeds: list[int]
-    stream: NotRequired[StreamInfo]
+    stream: StreamInfo
     data: DataInfo
     model: ModelInfo | None
     prompts: PromptInfo | None
     methods: list[MethodInfo]
     rows: list[ResultRow]
+    examples: NotRequired[Examples]
     versions: dict[str, str]
     commit: str | None
     cost: RunCost

@@ -1,24 +1,37 @@
-"""Tables of accuracy. Every row says what its accuracy is divided by."""
+"""Tables of records: accuracy and the other measures, cost, and averages over many data sets.
+
+Every row of accuracies says what they are divided by.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
+from typing import Any, cast
 
 from clip_tca.methods.registry import ZERO_SHOT
-from clip_tca.results.published import published_rows, published_source, why_not
-from clip_tca.results.schema import PROTOCOLS, EvaluationRecord, MethodInfo, ModelInfo, PromptInfo
-from clip_tca.results.stream_words import stream_words
-from clip_tca.results.values import averages, worst_tenth
+from clip_tca.results.published import PublishedRow, published_rows, suites, why_not
+from clip_tca.results.schema import (
+    METRICS,
+    PLAIN_CLIP,
+    PROTOCOLS,
+    DataInfo,
+    EvaluationRecord,
+    MethodInfo,
+    ModelInfo,
+    PromptInfo,
+    ResultRow,
+    check_metrics,
+)
 
-TENTH = 10
-"""From this number of runs on, the mean of the worst tenth of them is shown."""
+TENTH = 10  # from this number of runs on, the mean of the worst tenth of them is shown
+HEADLINE = ("conditional-tca", "linear-tca")  # the methods that the first line speaks of
+TRAINED_ON = {"pacs": "photo", "officehome": "Real World"}  # domains that the bundled model has seen in training
+COST = "Time and memory are of the method alone: embeddings were there already, unless a base method made its own."
 
-HEADLINE = ("conditional-tca", "linear-tca")
-"""The methods that the first line speaks of."""
-
-TRAINED_ON = {"pacs": "photo", "officehome": "Real World"}
-"""The benchmarks' domains that the bundled model has seen in training."""
+Section = tuple[str, list[list[str]]]
 
 
 @dataclass
@@ -27,8 +40,17 @@ class Table:
 
     title: list[str]
     head: list[str]
-    sections: list[tuple[str, list[list[str]]]]
+    sections: list[Section]
     notes: list[str] = field(default_factory=list)
+
+    def map(self, change: Callable[[str], str]) -> Table:
+        """The table with every text in it changed."""
+        title, head, notes = ([change(text) for text in part] for part in (self.title, self.head, self.notes))
+        sections = [(change(name), [[change(cell) for cell in row] for row in rows]) for name, rows in self.sections]
+        return Table(title, head, sections, notes)
+
+
+# -- the figures -------------------------------------------------------------------------------------------------------
 
 
 def summary(record: EvaluationRecord) -> dict[str, dict[str, tuple[float, float]]]:
@@ -42,65 +64,297 @@ def summary(record: EvaluationRecord) -> dict[str, dict[str, tuple[float, float]
     }
 
 
+def measured(record: EvaluationRecord, method: str, metric: str) -> dict[tuple[str, int], float]:
+    """A measure of a method by domain and seed, where it has a value."""
+    rows = [row for row in record["rows"] if row["method"] == method]
+    values = [row["accuracy"] if metric == "accuracy" else row["metrics"].get(metric) for row in rows]
+    return {(row["domain"], row["seed"]): v for row, v in zip(rows, values, strict=True) if v is not None}
+
+
+def averages(record: EvaluationRecord, method: str, metric: str = "accuracy") -> list[float]:
+    """A measure of a method in each run, the mean over domains; of time and memory one value for all runs."""
+    if METRICS[metric].overall:
+        return _cost(record, method, metric)
+    by_seed: dict[int, list[float]] = {}
+    for (_, seed), value in measured(record, method, metric).items():
+        by_seed.setdefault(seed, []).append(value)
+    return [fmean(values) for values in by_seed.values()]
+
+
+def _cost(record: EvaluationRecord, method: str, metric: str) -> list[float]:
+    """Milliseconds or KB for an image, or the peak of extra memory in MB, if it was measured."""
+    cost = record["cost"]["methods"].get(method)
+    if cost is None:
+        return []
+    if metric == "seconds":
+        seconds = cost["adapting_seconds"] + cost["predicting_seconds"] + cost["base_seconds"]
+        return [1000 * seconds / cost["images"]]
+    size, unit = (cost["memory_bytes_per_image"], 1e3) if metric == "memory" else (cost["memory_bytes"], 1e6)
+    return [] if size is None else [size / unit]
+
+
+def worst_tenth(values: list[float], higher: bool = True) -> float:
+    """Mean of the worst tenth of some runs, at least one of them; ``higher`` values are better, or lower ones."""
+    return fmean(sorted(values, reverse=not higher)[: max(1, len(values) // 10)])
+
+
+# -- tables of measures ------------------------------------------------------------------------------------------------
+
+
 def accuracy_table(record: EvaluationRecord) -> Table:
     """Measured rows, then the published ones."""
-    domains = list(record["data"]["domains"])
-    tenth = len(record["seeds"]) >= TENTH
-    sections = [("measured", _measured(record, domains, tenth)), *_reported(record, domains, tenth)]
-    names = [f"{domain} (seen)" if domain == _seen(record) else domain for domain in domains]
-    head = _head(names, tenth)
-    return Table(title_lines(record), head, sections, note_lines(record))
+    return metric_table(record, "accuracy")
 
 
-def headline(record: EvaluationRecord) -> list[str]:
-    """What adaptation gained or lost, in one line; none where nothing adapts or there is no zero-shot to compare with.
-
-    It is of the first of :data:`HEADLINE` in the record, else of its first method: never chosen by the accuracies.
-    """
-    methods = summary(record)
-    adapting = [method["name"] for method in record["methods"] if not method["uses_labels"]]
-    name = next((name for name in (*HEADLINE, *adapting) if name in adapting and name != ZERO_SHOT), None)
-    if name is None or ZERO_SHOT not in methods:
-        return []
-    before, after = _average(methods[ZERO_SHOT]), _average(methods[name])
-    where = " on average" if len(methods[name]) > 1 else ""
-    points = f"{abs(after - before):.2f} points"
-    if points == "0.00 points":
-        return [f"{name} neither gains nor loses against zero-shot{where}: {after:.2f}."]
-    change = f"{before:.2f} → {after:.2f}."
-    if after > before:
-        return [f"{name} gains {points} over zero-shot{where}, without labels: {change}"]
-    return [f"{name} loses {points} against zero-shot{where}: {change}"]
+def metric_table(record: EvaluationRecord, metrics: str | Sequence[str]) -> Table:
+    """One measure by domain, or several as averages over domains; accuracy alone has the published rows below it."""
+    return _table({"": record}, check_metrics(metrics))
 
 
-def comparison(records: dict[str, EvaluationRecord]) -> list[Table]:
-    """One table for each data set, with the measured rows of all records and one set of published ones."""
-    tables = []
-    for group in same_data(records):
-        domains = list(dict.fromkeys(domain for record in group.values() for domain in record["data"]["domains"]))
-        tenth = any(len(record["seeds"]) >= TENTH for record in group.values())
-        title, notes, sections = [], [], []
-        for label, record in group.items():
-            title += [f"{label}: {line}" for line in title_lines(record)]
-            notes += [f"{label}: {line}" for line in note_lines(record)]
-            sections.append((label, _measured(record, domains, tenth)))
-        sections += next(filter(None, (_reported(record, domains, tenth) for record in group.values())), [])
-        tables.append(Table(title, _head(domains, tenth), sections, notes))
-    return tables
-
-
-def same_data(records: dict[str, EvaluationRecord]) -> list[dict[str, EvaluationRecord]]:
-    """Labelled records in groups of one data set."""
+def comparison(records: dict[str, EvaluationRecord], metrics: str | Sequence[str] = "accuracy") -> list[Table]:
+    """One table for each data set, with the measured rows of all its records under their labels."""
     by_dataset: dict[str, dict[str, EvaluationRecord]] = {}
     for label, record in records.items():
         by_dataset.setdefault(dataset_name(record), {})[label] = record
-    return list(by_dataset.values())
+    return [_table(group, check_metrics(metrics)) for group in by_dataset.values()]
+
+
+def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
+    """The table of some records of one data set by label; that of a record alone is empty."""
+    records, is_accuracy = list(group.values()), metrics == ["accuracy"]
+    by_domain = len(metrics) == 1 and not METRICS[metrics[0]].overall
+    domains = list(dict.fromkeys(domain for record in records for domain in record["data"]["domains"]))
+    tenth = ["worst tenth"] if any(len(record["seeds"]) >= TENTH for record in records) else []
+    what, head = "Measures, averaged over domains,", [METRICS[metric].title for metric in metrics]
+    if by_domain:
+        what, seen = "Accuracy (%)" if is_accuracy else head[0], {_seen(record) for record in records}
+        head = [f"{domain} (seen)" if seen == {domain} else domain for domain in domains]
+        head += ["average", *tenth, "gain" if is_accuracy else "change"]
+    title, sections = [], []
+    notes = [COST] if any(METRICS[metric].overall for metric in metrics) else []
+    for label, record in group.items():
+        prefix, rows = f"{label}: " if label else "", []
+        title += [prefix + line for line in title_lines(record, what)]
+        notes += [prefix + line for line in note_lines(record)]
+        divided_by = PROTOCOLS[record["protocol"] if "accuracy" in metrics else "kept"]
+        for method in dict.fromkeys(row["method"] for row in record["rows"]):
+            cells = [_cell(averages(record, method, metric), metric) for metric in metrics]
+            if by_domain:
+                cells = _by_domain(record, method, metrics[0], domains, bool(tenth))
+            rows.append([method_label(record, method), *cells, divided_by])
+        sections.append((label or "measured", rows))
+    if is_accuracy:
+        reported = next(filter(None, (published_rows(record, domains) for record in records)), [])
+        sections += _reported(reported, domains, [*tenth, "gain"])
+    return Table(title, ["method", *head, "divided by"], sections, notes)
+
+
+def _by_domain(record: EvaluationRecord, method: str, metric: str, domains: list[str], tenth: bool) -> list[str]:
+    """A measure in every domain, its average, perhaps that of the worst tenth of the runs, and the gain."""
+    values, digits = measured(record, method, metric), METRICS[metric].digits
+    cells = [_cell([value for (name, _), value in values.items() if name == d], metric) for d in domains]
+    runs, before = averages(record, method, metric), averages(record, ZERO_SHOT, metric)
+    cells.append(f"{fmean(runs):.{digits}f}" if runs else "")
+    if tenth:
+        cells.append(f"{worst_tenth(runs, METRICS[metric].higher):.{digits}f}" if len(runs) >= TENTH else "")
+    return [*cells, f"{fmean(runs) - fmean(before):+.{digits}f}" if runs and before else ""]
+
+
+def _cell(values: list[float], metric: str) -> str:
+    """The mean, with the standard deviation if there are several; empty if the record has none."""
+    if not values:
+        return ""
+    mean = f"{fmean(values):.{METRICS[metric].digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {pstdev(values):.{METRICS[metric].digits}f}"
+
+
+def _reported(rows: list[PublishedRow], columns: list[str], unknown: list[str]) -> list[Section]:
+    """Published rows, a section for each source, with as many digits as that gives, and gaps for what is unknown."""
+    sections = []
+    for source in dict.fromkeys(row.source for row in rows):
+        mine, lines = [row for row in rows if row.source == source], []
+        values = [value for row in mine for value in (*row.accuracy.values(), row.average)]
+        digits = 1 if all(value == round(value, 1) for value in values) else 2
+        for row in mine:
+            cells = [f"{row.accuracy[name]:.{digits}f}" if name in row.accuracy else "" for name in columns]
+            for i, name in enumerate(columns):
+                cells[i] += f" ± {row.std[name]:.{digits}f}" if name in row.std else ""
+            lines.append([row.method, *cells, f"{row.average:.{digits}f}", *["" for _ in unknown], row.divisor])
+        sections.append((f"reported ({source})", lines))
+    return sections
+
+
+def headline(record: EvaluationRecord) -> str | None:
+    """What adaptation gained or lost, in one line; None where nothing adapts or there is no zero-shot to compare with.
+
+    It is of the first of :data:`HEADLINE` in the record, else of its first method: never chosen by the accuracies.
+    """
+    adapting = [method["name"] for method in record["methods"] if not method["uses_labels"]]
+    name = next((name for name in (*HEADLINE, *adapting) if name in adapting and name != ZERO_SHOT), None)
+    if name is None or ZERO_SHOT not in adapting:
+        return None
+    before, after = fmean(averages(record, ZERO_SHOT)), fmean(averages(record, name))
+    where = " on average" if len(record["data"]["domains"]) > 1 else ""
+    points, change = f"{abs(after - before):.2f} points", f"{before:.2f} → {after:.2f}."
+    if points == "0.00 points":
+        return f"{name} neither gains nor loses against zero-shot{where}: {after:.2f}."
+    if after < before:
+        return f"{name} loses {points} against zero-shot{where}: {change}"
+    return f"{name} gains {points} over zero-shot{where}, without labels: {change}"
+
+
+# -- other tables ------------------------------------------------------------------------------------------------------
+
+
+def side_tables(record: EvaluationRecord) -> list[Table]:
+    """If plain CLIP was timed (``--profile``), milliseconds per image and memory of each method against it.
+
+    An adapter's cost comes on top of plain CLIP, which has to embed the images first; a base method embeds them itself.
+    """
+    costs, lines = record["cost"]["methods"], []
+    if PLAIN_CLIP not in costs:
+        return []
+    plain = costs[PLAIN_CLIP]["base_seconds"] / costs[PLAIN_CLIP]["images"]
+    for name, cost in costs.items():
+        seconds = cost["adapting_seconds"] + cost["predicting_seconds"] + cost["base_seconds"]
+        total = seconds / cost["images"] + (0 if cost["embeds"] else plain)
+        relative, memory = f"{total / plain:.2f}" if plain else "", cost["base_memory_bytes"]
+        lines.append([name, f"{1000 * total:.2f}", relative, "" if memory is None else f"{memory / 1e6:.0f}"])
+    head = ["method", "ms/image", "of plain CLIP", "extra memory, MB"]
+    notes = ["Extra memory is the peak beyond what was allocated before; on a CPU it is sampled from resident memory."]
+    return [Table([f"Cost at batch {record['batch_size']}; decoding included."], head, [("cost", lines)], notes)]
+
+
+def suite_tables(records: Sequence[EvaluationRecord]) -> list[Table]:
+    """A table over many data sets for each group of records made alike, if all data sets of a list are among them."""
+    groups: dict[str, dict[str, EvaluationRecord]] = {}
+    for record in records:
+        content = cast("Mapping[str, Any]", record)
+        alike = [content[key] for key in ("setting", "protocol", "batch_size", "stream", "seeds", "model")]
+        prompts = record["prompts"]["name"] if record["prompts"] else None
+        methods = [method["name"] for method in record["methods"]]
+        key = json.dumps([*alike, prompts, methods, record["data"]["origin"].get("corrupt")])
+        groups.setdefault(key, {}).setdefault(record["dataset"], record)
+    return [
+        accuracy_table(_suite(title, [group[name] for name in names]))
+        for group in groups.values()
+        for names, title in suites().items()
+        if set(names) <= set(group)
+    ]
+
+
+def _suite(title: str, records: list[EvaluationRecord]) -> EvaluationRecord:
+    """Records of many data sets as one record, in which the data sets are the domains."""
+    first, rows = records[0], []
+    data: DataInfo = {**first["data"], "domains": {}, "differences": [], "ignored": [], "left_out": 0}
+    data["origin"] = {"corrupt": first["data"]["origin"].get("corrupt")}
+    for record in records:
+        name, about = record["dataset"], record["data"]
+        data["domains"][name] = {"images": sum(domain["images"] for domain in about["domains"].values())}
+        data["differences"] += [f"{name}: {difference}" for difference in about["differences"]]
+        data["left_out"] += about["left_out"]
+        for method in record["methods"]:
+            row: ResultRow = {**record["rows"][0], "method": method["name"], "domain": name}
+            runs = zip(record["seeds"], averages(record, method["name"]), strict=True)
+            rows += [cast("ResultRow", {**row, "seed": seed, "accuracy": accuracy}) for seed, accuracy in runs]
+    return {**first, "dataset": title, "prompts": None, "data": data, "rows": rows}
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def title_lines(record: EvaluationRecord, what: str = "Accuracy (%)") -> list[str]:
+    """What was measured on which data with which model and prompts."""
+    seeds, drawn = len(record["seeds"]), stream_words(record)
+    shuffles = f", mean ± std of {seeds} {'runs' if drawn else 'shuffles'}" if seeds > 1 else ""
+    how = [record["setting"], f"protocol {record['protocol']}"]
+    how += [f"batch {record['batch_size']}"] if has_batches(record) else []
+    lines = [f"{what} on {dataset_name(record)}: {', '.join([*how, *drawn])}{shuffles}."]
+    model, prompts, origin = record["model"], record["prompts"], record["data"]["origin"]
+    if mirror := origin.get("mirror"):
+        lines.append(f"Data from {mirror} (clip-tca data get).")
+    if model:
+        lines.append(f"Model {model_line(model)}.")
+    if "text" in origin:
+        lines.append(f"Embeddings {origin['path']}, classes {origin['text']}, logit scale {origin['scale']:g}.")
+    if head := head_line(model):
+        lines.append(f"Classifier: {head}.")
+    if prompts:
+        lines.append(f"Prompts {prompts['name']}: {prompt_line(prompts)}, {prompts['class_names']} class names.")
+    return lines
+
+
+def note_lines(record: EvaluationRecord) -> list[str]:
+    """What a reader of the numbers must know, below the table."""
+    notes, data = [], record["data"]
+    is_made_up, is_demo = data["origin"].get("kind") == "synthetic", record["dataset"] == "demo"
+    if is_made_up:
+        notes.append("These are made-up embeddings, not a benchmark.")
+    if is_demo:
+        notes += [
+            "These are the demo's numbers: small pictures, and a small model of its own. With CLIP itself:",
+            "  your own pictures  clip-tca eval --dataset folder --data-dir DIR",
+            "  the benchmark      clip-tca eval --dataset pacs",
+        ]
+    if head_line(record["model"]):
+        notes.append(f"{ZERO_SHOT}: the model's own head, unadapted.")
+    if seen := _seen(record):
+        notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
+    if any(_in_batches(method, record) for method in record["methods"]):
+        notes.append(f"in batches: the method sees {record['batch_size']} images at a time, not the whole domain.")
+    for method in record["methods"]:
+        if tuned := method.get("tuned_on_test"):
+            notes.append(f"authors tuned on test data: {method['name']}: {tuned}.")
+    if differences := data["differences"]:
+        more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
+        notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")
+    if ignored := data["ignored"]:
+        more = ", …" if len(ignored) > 3 else ""
+        notes.append(f"Found and not used: {', '.join(ignored[:3])}{more}.")
+    if left_out := data["left_out"]:
+        notes.append(f"WARNING: {left_out} images could not be read and are in no count (--skip-bad).")
+    if not is_made_up and not is_demo and (reason := why_not(record)):
+        notes.append(f"Published numbers are not shown: {reason}.")
+    return notes
+
+
+def method_label(record: EvaluationRecord, name: str) -> str:
+    """A method's name, with what sets its row apart: true labels, or that it saw less of the domain than the others."""
+    method = next(method for method in record["methods"] if method["name"] == name)
+    if method["uses_labels"]:
+        return f"{name} (oracle: uses true labels)"
+    marks = ["in batches"] if _in_batches(method, record) else []
+    if record["setting"] == "online" and method.get("nature", "online") != "online":
+        marks = ["each batch alone"]
+    marks += ["authors tuned on test data"] if "tuned_on_test" in method else []
+    return f"{name} ({', '.join(marks)})" if marks else name
+
+
+def _in_batches(method: MethodInfo, record: EvaluationRecord) -> bool:
+    """Whether a base method saw batches in a transductive table."""
+    return record["setting"] == "transductive" and "base" in method and method.get("nature") != "transductive"
 
 
 def has_batches(record: EvaluationRecord) -> bool:
     """Whether results depend on the batch size: by the setting, the protocol, or a base method."""
     whole = record["setting"] == "transductive" and record["protocol"] == "full"
     return not whole or any(_in_batches(method, record) for method in record["methods"])
+
+
+def stream_words(record: EvaluationRecord) -> list[str]:
+    """What was drawn, if not whole domains, shuffled one by one."""
+    words, stream = [], record["stream"]
+    if stream["kind"] != "iid":
+        words.append("class after class" if stream["gamma"] is None else f"Dirichlet stream γ = {stream['gamma']:g}")
+    if present := stream["classes_present"]:
+        where = "" if record["setting"] == "transductive" else " in each batch"
+        count = "–".join(map(str, dict.fromkeys(present)))
+        words.append(f"{count} {'class' if present == [1, 1] else 'classes'}{where}")
+    if stream["long_tail"] is not None:
+        words.append(f"long tail {stream['long_tail']:g}:1")
+    if stream["mix_domains"]:
+        words.append("domains mixed")
+    return words
 
 
 def dataset_name(record: EvaluationRecord) -> str:
@@ -129,121 +383,7 @@ def head_line(model: ModelInfo | None) -> str | None:
     return f"the model's own head, {model['head']} classes" if model and "head" in model else None
 
 
-def _head(domains: list[str], tenth: bool) -> list[str]:
-    return ["method", *domains, "average", *(["worst tenth"] if tenth else []), "gain", "divided by"]
-
-
 def _seen(record: EvaluationRecord) -> str | None:
     """The domain that the model was trained on, if that is known and the record has it."""
     domain = TRAINED_ON.get(record["dataset"]) if record["model"] and record["model"]["model"] == "demo" else None
     return domain if domain in record["data"]["domains"] else None
-
-
-def _reported(record: EvaluationRecord, domains: list[str], tenth: bool) -> list[tuple[str, list[list[str]]]]:
-    """The published rows that can stand beside the record, as a section; no section where none can."""
-    lines = []
-    for row in published_rows(record, domains):
-        cells = [cell(row.accuracy[d], row.std.get(d)) if d in row.accuracy else "" for d in domains]
-        lines.append([row.method, *cells, cell(row.average), *([""] if tenth else []), "", row.divisor])
-    return [(f"reported ({published_source(record)})", lines)] if lines else []
-
-
-def _measured(record: EvaluationRecord, domains: list[str], tenth: bool) -> list[list[str]]:
-    several = len(record["seeds"]) > 1
-    methods = summary(record)
-    zero_shot = _average(methods[ZERO_SHOT]) if ZERO_SHOT in methods else None
-    lines = []
-    for method, values in methods.items():
-        cells = [cell(*(values[d] if several else values[d][:1])) if d in values else "" for d in domains]
-        average = _average(values)
-        gain = "" if zero_shot is None else f"{average - zero_shot:+.2f}"
-        worst = [cell(worst_tenth(averages(record, method, "accuracy")))] if len(record["seeds"]) >= TENTH else [""]
-        divided_by = PROTOCOLS[record["protocol"]]
-        lines.append([method_label(record, method), *cells, cell(average), *(worst if tenth else []), gain, divided_by])
-    return lines
-
-
-def method_label(record: EvaluationRecord, name: str) -> str:
-    """A method's name, with what sets its row apart: true labels, or that it saw less of the domain than the others."""
-    method = next(method for method in record["methods"] if method["name"] == name)
-    if method["uses_labels"]:
-        return f"{name} (oracle: uses true labels)"
-    marks = ["in batches"] if _in_batches(method, record) else []
-    if record["setting"] == "online" and method.get("nature", "online") != "online":
-        marks = ["each batch alone"]
-    marks += ["authors tuned on test data"] if "tuned_on_test" in method else []
-    return f"{name} ({', '.join(marks)})" if marks else name
-
-
-def _in_batches(method: MethodInfo, record: EvaluationRecord) -> bool:
-    """Whether a base method saw batches in a transductive table; those of older records all did."""
-    return record["setting"] == "transductive" and "base" in method and method.get("nature") != "transductive"
-
-
-def _average(values: dict[str, tuple[float, float]]) -> float:
-    return fmean(mean for mean, _ in values.values())
-
-
-def cell(value: float, std: float | None = None) -> str:
-    """A number, with its standard deviation if there is one."""
-    return f"{value:.2f}" if std is None else f"{value:.2f} ± {std:.2f}"
-
-
-def title_lines(record: EvaluationRecord, what: str = "Accuracy (%)") -> list[str]:
-    """What was measured on which data with which model and prompts."""
-    batches = f", batch {record['batch_size']}" if has_batches(record) else ""
-    seeds = len(record["seeds"])
-    drawn = stream_words(record)
-    shuffles = f", mean ± std of {seeds} {'runs' if drawn else 'shuffles'}" if seeds > 1 else ""
-    how = f"{record['setting']}, protocol {record['protocol']}{batches}{''.join(f', {words}' for words in drawn)}"
-    lines = [f"{what} on {dataset_name(record)}: {how}{shuffles}."]
-    if mirror := record["data"]["origin"].get("mirror"):
-        lines.append(f"Data from {mirror} (clip-tca data get).")
-    model, prompts = record["model"], record["prompts"]
-    if model:
-        lines.append(f"Model {model_line(model)}.")
-    origin = record["data"]["origin"]
-    if "text" in origin:
-        lines.append(f"Embeddings {origin['path']}, classes {origin['text']}, logit scale {origin['scale']:g}.")
-    if head := head_line(model):
-        lines.append(f"Classifier: {head}.")
-    if prompts:
-        lines.append(f"Prompts {prompts['name']}: {prompt_line(prompts)}, {prompts['class_names']} class names.")
-    return lines
-
-
-def note_lines(record: EvaluationRecord) -> list[str]:
-    """What a reader of the numbers must know, below the table."""
-    notes = []
-    data = record["data"]
-    is_made_up, is_demo = data["origin"].get("kind") == "synthetic", record["dataset"] == "demo"
-    if is_made_up:
-        notes.append("These are made-up embeddings, not a benchmark.")
-    if is_demo:
-        notes += [
-            "These are the demo's numbers: small pictures, and a small model of its own. With CLIP itself:",
-            "  your own pictures  clip-tca eval --dataset folder --data-dir DIR",
-            "  the benchmark      clip-tca eval --dataset pacs",
-        ]
-    if head_line(record["model"]):
-        notes.append(f"{ZERO_SHOT}: the model's own head, unadapted.")
-    if seen := _seen(record):
-        notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
-    if unknown := data.get("unknown_classes"):
-        notes.append(f"Without prompts, and in no number but the AUROC: {', '.join(unknown)}.")
-    if any(_in_batches(method, record) for method in record["methods"]):
-        notes.append(f"in batches: the method sees {record['batch_size']} images at a time, not the whole domain.")
-    for method in record["methods"]:
-        if tuned := method.get("tuned_on_test"):
-            notes.append(f"authors tuned on test data: {method['name']}: {tuned}.")
-    if differences := data["differences"]:
-        more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
-        notes.append(f"WARNING: counts differ from the published ones: {'; '.join(differences[:4])}{more}.")
-    if ignored := data.get("ignored"):
-        more = ", …" if len(ignored) > 3 else ""
-        notes.append(f"Found and not used: {', '.join(ignored[:3])}{more}.")
-    if left_out := data["left_out"]:
-        notes.append(f"WARNING: {left_out} images could not be read and are in no count (--skip-bad).")
-    if not is_made_up and not is_demo and (reason := why_not(record)):
-        notes.append(f"{reason[0].upper()}{reason[1:]}.")
-    return notes

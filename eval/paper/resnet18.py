@@ -29,11 +29,11 @@ from clip_tca.adapters.registry import PAPER, PUBLIC_CODE
 from clip_tca.adapters.statistics import moments
 from clip_tca.core.files import write_text
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
-from clip_tca.datasets.formats.safetensors import SafetensorsFile
+from clip_tca.datasets.formats.arrays import SafetensorsFile
 from clip_tca.methods.base import Task
 from clip_tca.methods.t3a import T3A
-from clip_tca.studies.scores import accuracy, shuffled
-from clip_tca.studies.upper_bound import predict_aligned
+from clip_tca.studies.frame import accuracy, shuffled
+from clip_tca.studies.source import predict_aligned
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = Path(__file__).with_name("reported.json")
@@ -87,7 +87,7 @@ def t3a(filter_k: int | None) -> Predict:
 
     def predict(data: EmbeddingSet) -> Tensor:
         g, z, y, _ = parts(data)
-        method, order = T3A(Task(g), filter_k=filter_k), shuffled(len(y), 0, z.device)
+        method, order = T3A(Task(g), filter_k=filter_k), shuffled(len(y)).to(z.device)
         found = torch.cat([method(batch)[1].argmax(dim=1) for batch in z[order].split(BATCH)])
         return torch.empty_like(found).scatter(0, order, found)
 

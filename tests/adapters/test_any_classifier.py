@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.diagnosis import diagnose
 
 ADAPTERS = [LinearTCA, MLPTCA, ConditionalTCA]
 
@@ -25,13 +24,6 @@ def features(shifted) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_the_weights_of_texts_give_what_the_texts_give(adapter, shifted):
-    by_text = adapter(shifted.g).fit(shifted.z)
-    by_weight = adapter(LinearClassifier(shifted.g.weight)).fit(shifted.z)
-    torch.testing.assert_close(by_weight.logits(shifted.z), by_text.logits(shifted.z), rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_adapted_logits_are_those_of_the_head_for_the_moved_features(adapter, shifted, head):
     z = features(shifted).double()
     fitted = adapter(head).fit(z)
@@ -42,40 +34,13 @@ def test_adapted_logits_are_those_of_the_head_for_the_moved_features(adapter, sh
     torch.testing.assert_close(offset, torch.zeros_like(offset), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_streams_and_states(adapter, shifted, head, tmp_path):
-    z, whole, stream = features(shifted), adapter(head).fit(features(shifted)), adapter(head)
-    for batch in z.split(7):
-        stream.partial_fit(batch)
-    whole.save(tmp_path / "s.safetensors")
-    for other in (stream.solve(), adapter.load(tmp_path / "s.safetensors")):
-        torch.testing.assert_close(other.logits(z), whole.logits(z), rtol=0, atol=2e-3)
-
-
-@pytest.mark.parametrize("adapter", [LinearTCA, ConditionalTCA])
-def test_the_folded_classifier(adapter, shifted, head):
-    z = features(shifted)
-    fitted = adapter(head).fit(z)
-    torch.testing.assert_close(fitted.folded().logits(z), fitted.logits(z), rtol=1e-4, atol=1e-3)
-    torch.testing.assert_close(fitted.folded().linear()(z), fitted.logits(z), rtol=1e-4, atol=1e-3)
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_the_diagnosis_counts_predictions_of_the_head(adapter, shifted, head):
-    z = features(shifted)
-    fitted = adapter(head).fit(z)
-    found = diagnose(fitted)
-    assert found["predicted"] == np.bincount(head.predict(z).numpy(), minlength=head.n_classes).tolist()
-    assert found["changed"] == pytest.approx(float((fitted.predict(z) != head.predict(z)).double().mean()))
-
-
 @pytest.mark.parametrize(
     ("weight", "bias", "classes", "says"),
     [
         (torch.ones(1, 4), None, None, "weight: 1 class; at least 2"),
         (torch.ones(3), None, None, "weight: expected a matrix"),
         (torch.ones(3, 4), torch.ones(2), None, r"bias: shape \(2,\), but the weight has 3 classes"),
-        (torch.ones(3, 4), torch.tensor([0, 0, torch.nan]), None, "bias: holds NaN"),
+        (torch.ones(3, 4), torch.tensor([0, 0, torch.nan]), None, "bias: 1 of 3 rows hold NaN"),
         (torch.full((3, 4), torch.inf), None, None, "weight: 3 of 3 rows hold NaN or infinity"),
         (torch.ones(3, 4), None, ["cat", "dog"], "classes: 2 names, but there are 3 classes"),
         (torch.ones(3, 4), None, "cat", "classes: 'cat'; a list of names"),
@@ -84,12 +49,6 @@ def test_the_diagnosis_counts_predictions_of_the_head(adapter, shifted, head):
 def test_a_head_that_does_not_fit_is_refused_in_one_line(weight, bias, classes, says):
     with pytest.raises(ValueError, match=says):
         LinearClassifier(weight, bias, classes=classes)
-
-
-def test_class_names_stay_with_the_folded_classifier(shifted):
-    names = [f"class {c}" for c in range(shifted.g.n_classes)]
-    g = LinearClassifier(shifted.g.weight, classes=names)
-    assert LinearTCA(g).fit(shifted.z).folded().classes == tuple(names)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
@@ -109,25 +68,10 @@ def test_features_of_a_head_are_taken_as_they_are_and_embeddings_of_prompts_at_u
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_another_classifier_decides_about_lengths_anew(adapter, shifted):
-    z, other = 7 * shifted.z, LinearClassifier(shifted.g.weight)
-    moved = adapter(shifted.g).set_params(classifier=other).fit(z).transform(z)
-    assert torch.equal(moved, adapter(other).fit(z).transform(z))
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_adapter_that_contradicts_its_classifier_is_refused(adapter, shifted):
     g = LinearClassifier(shifted.g.weight, normalize=True)
     with pytest.raises(ValueError, match="normalize: false, but the classifier scales rows to unit length; leave it"):
         adapter(g, normalize=False).fit(shifted.z)
-
-
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_a_classifier_that_scales_rows_gives_what_unit_rows_give(adapter, shifted):
-    lengths = torch.linspace(0.5, 40, len(shifted.z))[:, None]
-    scaled = adapter(LinearClassifier(shifted.g.weight, normalize=True)).fit(lengths * shifted.z)
-    plain = adapter(LinearClassifier(shifted.g.weight)).fit(shifted.z)
-    torch.testing.assert_close(scaled.logits(lengths * shifted.z), plain.logits(shifted.z), rtol=0, atol=2e-3)
 
 
 def public_code(g: LinearClassifier) -> LinearTCA:

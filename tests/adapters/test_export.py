@@ -11,7 +11,6 @@ from safetensors import safe_open
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.adapters.export import export
-from clip_tca.adapters.state import load
 
 NAMES = ("ant", "bee", "cow", "dog")
 
@@ -64,14 +63,6 @@ def test_onnx_scales_rows_itself_if_the_adapter_does(by_text, by_head, shifted, 
         np.testing.assert_allclose(logits, adapter.logits(z), rtol=1e-4, atol=1e-3)
         assert np.array_equal(labels, adapter.predict(z))
         assert session.get_modelmeta().custom_metadata_map == names
-
-
-def test_a_saved_state_folds_to_the_same_classifier(by_text, tmp_path):
-    by_text.save(tmp_path / "s.safetensors")
-    loaded, folded = load(tmp_path / "s.safetensors").folded(), by_text.folded()
-    assert torch.equal(loaded.weight, folded.weight)
-    assert torch.equal(loaded.bias, folded.bias)
-    assert (loaded.classes, loaded.normalize) == (NAMES, True)
 
 
 def test_what_can_not_be_exported_is_said_and_nothing_is_written(by_text, shifted, tmp_path):

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from clip_tca import LinearClassifier, LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.linear import (
-    CLOSED_FORM,
-    CertainRows,
-    certain_rows,
-    coral,
-    estimate_shares,
-    gradient,
-    monge,
-    row_weights,
-    uncertainty,
-)
-from clip_tca.adapters.statistics import Moments
+from clip_tca.adapters.linear import CLOSED_FORM, coral, gradient, monge, uncertainty
 from tests.conftest import Shifted
 
 PAPER = {"shares": "global", "solver": "gradient"}
 PUBLIC_CODE = {"shares": "oracle", "uncertainty": "entropy", "solver": "gradient"}
-SOLVERS = [*CLOSED_FORM, "gradient", "mean"]
 
 
 @pytest.fixture(scope="module")
@@ -59,47 +43,6 @@ def test_rows_stay_ordered_where_the_largest_probability_rounds_to_one(kind):
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_most_certain_of_each_group_are_taken_and_of_equal_ones_the_earlier():
-    score = torch.tensor([3.0, 1.0, 1.0, 2.0, 1.0, 0.0])
-    group = torch.tensor([0, 0, 0, 1, 0, 1])
-    assert certain_rows(score, group, torch.tensor([2, 1])).tolist() == [1, 2, 5]
-    assert certain_rows(score, group, torch.tensor([0, 9])).tolist() == [3, 5]
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    n=st.integers(2, 60),
-    cuts=st.lists(st.integers(1, 59), max_size=8),
-    k=st.integers(1, 12),
-    groups=st.sampled_from([1, 3]),
-    kind=st.sampled_from(["distance", "entropy"]),
-    copies=st.booleans(),
-    seed=st.integers(0, 5),
-)
-def test_a_stream_keeps_the_rows_that_are_chosen_of_all_at_once(n, cuts, k, groups, kind, copies, seed):
-    generator = torch.Generator().manual_seed(seed)
-    z = torch.randn(n, 5, generator=generator)
-    p = (3 * torch.randn(n, 3, generator=generator, dtype=torch.float64)).softmax(dim=1)
-    if copies:  # exact ties
-        p[n // 2 :] = p[: n - n // 2].clone()
-    stream = CertainRows(k, 3, groups, kind)
-    for a, b in itertools.pairwise(sorted({0, n, *(cut for cut in cuts if cut < n)})):
-        stream.add(z[a:b], p[a:b])
-    predicted = p.argmax(dim=1)
-    chosen = certain_rows(uncertainty(p, kind), predicted * (groups > 1), torch.full((groups,), k))
-    assert torch.equal(stream.rows, z[chosen])
-    assert torch.equal(stream.predicted, torch.bincount(predicted, minlength=3))
-
-
-def test_each_predicted_class_gives_its_k_most_certain(shifted):
-    tca = LinearTCA(shifted.g, shares="uniform", k=5).fit(shifted.z)
-    p = shifted.g.predict_proba(shifted.z.double())
-    omega = (torch.nn.functional.one_hot(p.argmax(dim=1), 4) - p).square().sum(dim=1)
-    chosen = [rows[omega[rows].argsort()[:5]] for rows in ((p.argmax(dim=1) == c).nonzero()[:, 0] for c in range(4))]
-    torch.testing.assert_close(tca.pseudo_source_, shifted.z[torch.cat(chosen).sort().values])
-    assert tca.pseudo_source_counts_.tolist() == [5] * 4
 
 
 def test_global_takes_the_k_most_certain_of_all(shifted):
@@ -137,18 +80,6 @@ def test_only_the_oracle_hears_labels_and_it_needs_them(shifted):
         oracle.fit(shifted.z, labels=shifted.y.clamp_min(1))
 
 
-def test_an_oracle_that_selects_nothing_changes_nothing(shifted):
-    z = shifted.z[shifted.g.predict(shifted.z) != 0]
-    tca = LinearTCA(shifted.g, k=20, **PUBLIC_CODE).fit(z, labels=torch.zeros(len(z), dtype=torch.int64))
-    torch.testing.assert_close(tca.transform(z), z, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("images", "k"), [(20, 10), (60, 12), (400, 20)])
-def test_auto_k_is_a_fifth_of_the_largest_class_from_10_to_20(images, k):
-    data = Shifted(classes=4, dim=24, images=images, domain="clean")
-    assert int(LinearTCA(data.g, shares="uniform").fit(data.z).pseudo_source_counts_.max()) == k
-
-
 # -- LinearTCA+ --------------------------------------------------------------------------------------------------------
 
 
@@ -177,43 +108,6 @@ def test_logits_that_do_not_fit_are_refused(shifted):
 # -- class shares ------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_weighs_the_share_of_its_class_divided_by_its_rows():
-    shares, group = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), torch.tensor([0, 0, 2])
-    expected = torch.tensor([0.25, 0.25, 0.2], dtype=torch.float64) / 0.7  # class 1 has no row
-    torch.testing.assert_close(row_weights(shares, group), expected)
-    absent = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(row_weights(absent, group), torch.full((3,), 1 / 3, dtype=torch.float64))
-
-
-def test_given_shares_weigh_the_class_means(unequal):
-    g, z, _ = unequal
-    shares = [0.4, 0.3, 0.2, 0.06, 0.04, 0.0]
-    tca = LinearTCA(g, k=5, shares=shares).fit(z)
-    rows, predicted = tca.pseudo_source_.double(), g.predict(tca.pseudo_source_)
-    mean = sum(share * rows[predicted == c].mean(dim=0) for c, share in enumerate(shares))
-    torch.testing.assert_close(tca.pseudo_source_mean_, mean, rtol=1e-6, atol=1e-9)
-    assert tca.shares_.tolist() == pytest.approx(shares)
-
-
-@pytest.mark.parametrize("shares", ["estimated", "uniform", "predicted", "global"])
-def test_shares_add_up_to_one_and_are_zero_for_a_class_that_is_never_predicted(shares, shifted):
-    text = shifted.g.text.clone()
-    text[3] = -shifted.z.mean(dim=0)
-    g = ZeroShotClassifier(text, shifted.g.scale)
-    assert not bool((g.predict(shifted.z) == 3).any())
-    found = LinearTCA(g, shares=shares).fit(shifted.z).shares_
-    assert float(found.sum()) == pytest.approx(1)
-    assert float(found[3]) == 0
-    assert float(found.min()) >= 0
-
-
-def test_words_for_shares_by_hand(unequal):
-    g, z, _ = unequal
-    predicted = torch.bincount(g.predict(z), minlength=6).double()
-    torch.testing.assert_close(LinearTCA(g, shares="predicted").fit(z).shares_, predicted / len(z))
-    torch.testing.assert_close(LinearTCA(g, shares="uniform").fit(z).shares_, torch.full((6,), 1 / 6).double())
-
-
 def test_shares_in_every_form_are_the_same(unequal):
     g, z, y = unequal
     counts = torch.bincount(y, minlength=6)
@@ -222,48 +116,6 @@ def test_shares_in_every_form_are_the_same(unequal):
     maps = [LinearTCA(g, shares=form).fit(z).W_ for form in forms]
     for other in maps[1:]:
         torch.testing.assert_close(other, maps[0], rtol=1e-6, atol=1e-9)
-
-
-def test_who_knows_the_shares_gains_most(unequal):
-    g, z, y = unequal
-    known = LinearTCA(g, shares=torch.bincount(y, minlength=6)).fit(z).score(z, y)
-    assert known > LinearTCA(g).fit(z).score(z, y) + 0.02
-    assert known > LinearTCA(g, shares="uniform").fit(z).score(z, y) + 0.05
-
-
-def test_estimated_shares_bring_most_predictions_to_those_of_a_judge():
-    """Two classes on a line, and a map that only shifts: the larger the share of class 1, the more rows are its own."""
-    g = LinearClassifier(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
-    sample = torch.zeros(100, 2, dtype=torch.float64)
-    sample[:, 0] = torch.linspace(-1, 1, 100)
-    rows, group = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64), torch.tensor([0, 1])
-
-    def shift(sigma: torch.Tensor, source: Moments) -> torch.Tensor:
-        return torch.eye(len(sigma), dtype=sigma.dtype)
-
-    for wanted in (0.2, 0.5, 0.8):
-        judge = (sample[:, 0] > 1 - 2 * wanted).long()
-        target = (sample.mean(dim=0), torch.eye(2, dtype=torch.float64))
-        shares = estimate_shares(sample, judge, rows, group, g, target, shift, torch.eye(2, dtype=torch.float64))
-        weights = row_weights(shares, group)
-        moved = sample[:, 0] + weights @ rows[:, 0]
-        assert float(((moved > 0) == (judge == 1)).double().mean()) > 0.95, wanted
-
-
-def test_candidate_shares_are_tried_with_the_map_that_is_then_used(unequal):
-    """With a solver or a shrinkage under which other shares agree best, other shares are taken."""
-    g, z, _ = unequal
-    options = [{}, {"solver": "mean"}, {"solver": "gradient"}, {"solver": "coral"}, {"shrinkage": 0.9}]
-    found = [LinearTCA(g, **chosen).fit(z).shares_ for chosen in options]
-    for a, b in itertools.combinations(found, 2):
-        assert float((a - b).abs().max()) > 1e-3
-
-
-def test_the_order_of_the_images_does_not_matter(shifted):
-    order = torch.randperm(len(shifted.z), generator=torch.Generator().manual_seed(1))
-    plain, other = LinearTCA(shifted.g).fit(shifted.z), LinearTCA(shifted.g).fit(shifted.z[order])
-    torch.testing.assert_close(other.shares_, plain.shares_)
-    torch.testing.assert_close(other.W_, plain.W_, rtol=0, atol=1e-6)
 
 
 def test_the_order_of_all_of_pacs_does_not_matter(pacs):
@@ -313,38 +165,20 @@ def test_closed_forms_solve_the_equation(solve, n, m):
     torch.testing.assert_close(w.T @ sigma_t @ w, sigma_s, rtol=0, atol=1e-6 * float(sigma_s.abs().max()))
 
 
-@pytest.mark.parametrize("solve", [*CLOSED_FORM.values(), gradient])
-def test_equal_covariances_need_no_map(solve):
-    sigma, _ = pair(300, 2, 16)
-    torch.testing.assert_close(solve(sigma, sigma), torch.eye(16, dtype=torch.float64), rtol=0, atol=1e-6)
-
-
-def test_monge_and_coral_of_diagonal_covariances_by_hand():
-    sigma_t, sigma_s = torch.diag(torch.tensor([4.0, 9.0])), torch.diag(torch.tensor([1.0, 36.0]))
-    for solve in (monge, coral):
-        torch.testing.assert_close(solve(sigma_t, sigma_s), torch.diag(torch.tensor([0.5, 2.0])))
-
-
-@pytest.mark.parametrize("d", [2, 12, 100])
-@pytest.mark.parametrize("floor", [1e-14, 0.1])
-def test_monge_is_symmetric_and_moves_least(d, floor):
-    """E‖zW − z‖² = tr(WᵀΣW − ΣW − WᵀΣ + Σ), for covariances near to singular and far from it."""
-    sigma_t, sigma_s = (sigma + floor * torch.eye(d) for sigma in pair(300, 300, d))
+def test_monge_is_symmetric_and_moves_least():
+    """E‖zW − z‖² = tr(WᵀΣW − ΣW − WᵀΣ + Σ), against solutions that turn where Σ̂_s is white."""
+    sigma_t, sigma_s = pair(300, 300, 12)
 
     def cost(w: torch.Tensor) -> float:
-        return float((w.T @ sigma_t @ w - sigma_t @ w - w.T @ sigma_t + sigma_t).trace())
+        return float((w.T @ sigma_t @ w - 2 * sigma_t @ w + sigma_t).trace())
 
     w = monge(sigma_t, sigma_s)
     torch.testing.assert_close(w, w.T, rtol=0, atol=1e-9)
-    assert (torch.linalg.eigvalsh(w) > 0).all()
-    # every other solution is W turned where Σ̂_s is white
     values, vectors = torch.linalg.eigh(sigma_s)
     root, inverse = ((vectors * values**power) @ vectors.T for power in (0.5, -0.5))
     for seed in range(5):
-        noise = torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        other = w @ inverse @ torch.linalg.qr(noise).Q @ root
-        torch.testing.assert_close(other.T @ sigma_t @ other, sigma_s, rtol=0, atol=1e-8)
-        assert cost(w) < cost(other)
+        noise = torch.randn(12, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert cost(w) < cost(w @ inverse @ torch.linalg.qr(noise).Q @ root)
     assert cost(w) < cost(coral(sigma_t, sigma_s))
 
 
@@ -369,21 +203,7 @@ def test_directions_without_variance_are_left_alone(solve, n):
     torch.testing.assert_close(empty @ w, empty, rtol=0, atol=1e-6)
 
 
-def test_no_variance_at_all_needs_no_map():
-    zero = torch.zeros(5, 5, dtype=torch.float64)
-    for solve in (*CLOSED_FORM.values(), gradient):
-        torch.testing.assert_close(solve(zero, zero), torch.eye(5, dtype=torch.float64))
-
-
 # -- the whole ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("solver", CLOSED_FORM)
-@pytest.mark.parametrize("shrinkage", [0.0, 0.2, "auto"])
-def test_w_solves_the_equation_for_its_covariances(solver, shrinkage, shifted):
-    tca = LinearTCA(shifted.g, solver=solver, shrinkage=shrinkage).fit(shifted.z)
-    moved = tca.W_.T @ tca.covariance_ @ tca.W_
-    torch.testing.assert_close(moved, tca.pseudo_source_covariance_, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("solver", CLOSED_FORM)
@@ -392,31 +212,6 @@ def test_adapted_embeddings_have_the_mean_and_covariance_of_the_pseudo_source(so
     adapted, source = tca.transform(shifted.z.double()), tca.pseudo_source_.double()
     torch.testing.assert_close(adapted.mean(dim=0), source.mean(dim=0), rtol=0, atol=1e-6)
     torch.testing.assert_close(torch.cov(adapted.T), torch.cov(source.T), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_the_whole_test_set_as_pseudo_source_changes_nothing(solver, shifted):
-    tca = LinearTCA(shifted.g, shares="global", k=len(shifted.z), solver=solver).fit(shifted.z)
-    torch.testing.assert_close(tca.W_, torch.eye(24, dtype=torch.float64), rtol=0, atol=1e-6)
-    torch.testing.assert_close(tca.transform(shifted.z), shifted.z, rtol=0, atol=1e-6)
-
-
-def test_transform_is_the_paper_s_equation(shifted):
-    tca = LinearTCA(shifted.g).fit(shifted.z)
-    expected = (shifted.z.double() - tca.mean_) @ tca.W_ + tca.pseudo_source_mean_
-    torch.testing.assert_close(tca.transform(shifted.z.double()), expected, rtol=0, atol=1e-6)
-
-
-def test_mean_only_shifts(shifted):
-    tca = LinearTCA(shifted.g, solver="mean").fit(shifted.z)
-    shift = (tca.pseudo_source_mean_ - tca.mean_).float()
-    torch.testing.assert_close(tca.transform(shifted.z), shifted.z + shift, rtol=0, atol=1e-6)
-
-
-def test_embeddings_can_be_left_at_the_length_they_have(shifted):
-    long = 7 * shifted.z
-    left, scaled = (LinearTCA(shifted.g, normalize=normalize).fit(long).mean_ for normalize in (False, True))
-    torch.testing.assert_close(left, 7 * scaled, rtol=1e-6, atol=1e-9)
 
 
 def test_adapting_helps_where_the_paper_s_premise_holds():
@@ -438,9 +233,3 @@ def test_what_the_user_should_know_is_logged(shifted, caplog):
     with caplog.at_level(logging.WARNING, "clip_tca"):
         LinearTCA(shifted.g).fit(shifted.z)
     assert caplog.text == ""
-
-
-def test_numpy_s_numbers_are_options_too(shifted):
-    plain = LinearTCA(shifted.g, k=7, lr=0.01, solver="gradient").fit(shifted.z).W_
-    tca = LinearTCA(shifted.g, k=np.int64(7), lr=np.float32(0.01), solver="gradient").fit(shifted.z)
-    torch.testing.assert_close(tca.W_, plain)

@@ -53,10 +53,9 @@ def test_the_classifier_is_in_it(kind, shifted, path):
         assert torch.equal(found.logits(shifted.z), g.logits(shifted.z))
         assert (found.classes, found.normalize, found.weight.dtype) == (g.classes, g.normalize, g.weight.dtype)
         assert found.unit_rows == g.unit_rows
-    kind(zero_shot).fit(shifted.z).save(path)
-    found = clip_tca.load(path).classifier
-    assert found.scale == 40.0
-    assert torch.equal(found.text, zero_shot.text)
+        if g is zero_shot:
+            assert found.scale == 40.0
+            assert torch.equal(found.text, zero_shot.text)
 
 
 @every
@@ -88,15 +87,6 @@ def test_a_stream_is_solved_when_it_would_have_been(kind, shifted, path):
     torch.testing.assert_close(loaded.logits(shifted.z), stream.logits(shifted.z), rtol=1e-4, atol=1e-3)
 
 
-@every
-def test_a_full_sample_goes_on_too(kind, shifted, path):
-    options = {} if kind is LinearTCA else {"memory": 50}
-    whole = kind(shifted.g, **options).fit(shifted.z)
-    kind(shifted.g, **options).fit(shifted.z[:120]).save(path)
-    resumed = clip_tca.load(path).partial_fit(shifted.z[120:]).solve()
-    torch.testing.assert_close(resumed.W_, whole.W_, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -124,12 +114,6 @@ def test_an_adapter_of_another_class_is_refused(kind, shifted, path):
     says = f"holds a {kind.__name__}, not a {other.__name__}; use {kind.__name__}.load or clip_tca.load"
     with pytest.raises(ValueError, match=re.escape(says)):
         other.load(path)
-
-
-def test_what_is_not_fitted_is_not_saved(shifted, path):
-    with pytest.raises(ValueError, match="is not fitted yet"):
-        LinearTCA(shifted.g).save(path)
-    assert not path.exists()
 
 
 def test_files_and_folders_that_are_not_there_are_named(shifted, tmp_path):
@@ -170,7 +154,7 @@ def rewritten(path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda record: record.update(format=1), "format 1, this version of clip-tca reads 2"),
+        (lambda record: record.update(format=1), "format 1, this version of clip-tca reads 3"),
         (lambda record: record["options"].update(speed=11), "speed"),
         (lambda record: record.update({"class": "QuadraticTCA"}), "QuadraticTCA"),
         (lambda record: record.pop("values"), "values"),
@@ -181,25 +165,3 @@ def test_a_state_of_another_version_is_refused_in_one_line(change, says, shifted
     rewritten(path, change)
     with pytest.raises(ValueError, match=rf"not a saved clip-tca state, or damaged \(.*{says}.*\); save it again"):
         clip_tca.load(path)
-
-
-def test_other_files_are_no_states(path):
-    for write in (lambda: save_file({"z": torch.ones(2)}, path), lambda: path.write_text("{}")):
-        write()
-        with pytest.raises(ValueError, match="not a saved clip-tca state, or damaged"):
-            clip_tca.load(path)
-
-
-def test_a_failed_save_leaves_the_earlier_file(shifted, path, monkeypatch):
-    adapter = LinearTCA(shifted.g).fit(shifted.z)
-    adapter.save(path)
-    before = path.read_bytes()
-
-    def full(*args, **kwargs):
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("safetensors.torch.save_file", full)
-    with pytest.raises(OSError, match="No space"):
-        adapter.save(path)
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]

@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from sklearn.covariance import ledoit_wolf as sklearn_ledoit_wolf
 
 from clip_tca.adapters.statistics import (
-    COLUMNS_AT_ONCE,
     FEW_ROWS,
     EvenSample,
     RunningMoments,
-    coral_distance,
-    evenly,
     ledoit_wolf,
     moments,
     shrink,
-    symmetric_product,
     weighted_moments,
 )
 
@@ -77,22 +73,6 @@ def test_rows_of_float32_lose_little(n, offset, size, batch):
     torch.testing.assert_close(found.fourth, lengths.pow(4).mean(), rtol=1e-5, atol=0)
 
 
-def test_one_row_has_no_covariance():
-    found = moments(torch.ones(1, 3))
-    assert torch.equal(found.covariance, torch.zeros(3, 3, dtype=torch.float64))
-    assert float(ledoit_wolf(found)) == 0.0
-
-
-def test_weights_count_as_repeated_rows(generator):
-    z = torch.randn(6, 3, generator=generator, dtype=torch.float64)
-    times = torch.tensor([1, 2, 1, 3, 1, 1])
-    weighted, repeated = weighted_moments(z, times.double() / 9), moments(z.repeat_interleave(times, dim=0))
-    torch.testing.assert_close(weighted.mean, repeated.mean)
-    biased = [m.covariance * (m.n - 1) / m.n for m in (weighted, repeated)]
-    torch.testing.assert_close(*biased)
-    torch.testing.assert_close(weighted.fourth, repeated.fourth)
-
-
 def test_weighted_rows_are_worth_one_over_the_sum_of_squared_weights(generator):
     """Kish's effective size: 9² / (1 + 4 + 1 + 9 + 1 + 1) rows, and n equal weights are n rows."""
     z = torch.randn(6, 3, generator=generator, dtype=torch.float64)
@@ -103,9 +83,6 @@ def test_weighted_rows_are_worth_one_over_the_sum_of_squared_weights(generator):
     torch.testing.assert_close(ledoit_wolf(equal), ledoit_wolf(plain))
 
 
-# -- shrinkage ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("n", "d"), [(200, 5), (30, 40), (3, 8), (500, 64), (12, 1)])
 def test_ledoit_wolf_is_scikit_learn_s(n, d):
     z = rows(n, d)
@@ -114,29 +91,6 @@ def test_ledoit_wolf_is_scikit_learn_s(n, d):
         assert float(ledoit_wolf(m)) == pytest.approx(amount, abs=1e-8)
         ours = shrink(m.covariance * (n - 1) / n, ledoit_wolf(m))
         np.testing.assert_allclose(ours.numpy(), expected, atol=1e-8 * max(1.0, abs(expected).max()))
-
-
-def test_identical_rows_need_no_shrinkage():
-    assert float(ledoit_wolf(moments(torch.ones(10, 4)))) == 0.0
-
-
-def test_shrinking_keeps_the_total_variance():
-    sigma = torch.cov(rows(40, 6).T)
-    assert float(shrink(sigma, 0.4).trace()) == pytest.approx(float(sigma.trace()))
-    torch.testing.assert_close(shrink(sigma, 0.0), sigma)
-    torch.testing.assert_close(shrink(sigma, 1.0), torch.eye(6, dtype=torch.float64) * sigma.trace() / 6)
-
-
-def test_the_correlation_distance_by_hand():
-    a, b = torch.tensor([[1.0, 2.0], [2.0, 5.0]]), torch.eye(2)
-    assert float(coral_distance(a, b)) == pytest.approx((0 + 4 + 4 + 16) / 16)
-
-
-@pytest.mark.parametrize("dim", [1, COLUMNS_AT_ONCE - 1, COLUMNS_AT_ONCE, 2 * COLUMNS_AT_ONCE + 5])
-def test_a_symmetric_product_is_the_product(generator, dim):
-    a = torch.randn(30, dim, generator=generator, dtype=torch.float64)
-    weights = torch.rand(30, 1, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(symmetric_product(a, weights * a), a.T @ (weights * a))
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -169,10 +123,3 @@ def test_the_sample_is_spread_evenly_over_everything_seen(n):
     assert kept[0] < 2 * n / 100
     assert kept[-1] > n - 2 * n / 100
     assert np.bincount(kept * 10 // n).tolist() == pytest.approx([10] * 10, abs=2)
-
-
-@pytest.mark.parametrize(("n", "most", "taken"), [(10, 10, 10), (10, 20, 10), (11, 10, 6), (100, 10, 10)])
-def test_evenly_takes_at_most_so_many(n, most, taken):
-    kept = list(range(n))[evenly(n, most)]
-    assert len(kept) == taken
-    assert len(set(np.diff(kept))) == 1

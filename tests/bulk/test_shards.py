@@ -1,74 +1,52 @@
-"""Shards come in order, and their output appears whole or not at all."""
+"""Shards come in order and agree; clip-retrieval's folders and webdataset shards keep their ids."""
 
 from __future__ import annotations
 
-import threading
-import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from clip_tca.bulk.hub_stream import HubShard, open_hub
-from clip_tca.bulk.overlap import read_ahead, write_behind
+from clip_tca import LinearTCA
 from clip_tca.bulk.shards import open_embeddings
-from clip_tca.bulk.staging import Staging
-from tests.datasets.test_formats import Z, write
+from clip_tca.cli import main
+from tests.conftest import Shifted
+from tests.datasets.test_formats import Z as ROWS
+from tests.datasets.test_formats import write
+from tests.datasets.test_webdataset import npy, tar
+from tests.object_stores import content, upload
+
+SET = Shifted(classes=4, dim=24, images=60)
+Z = SET.z.numpy().astype(np.float16)
+CUTS = [(0, 0, 100), (2, 100, 130), (10, 130, 240)]
+"""Number, first and last row of each part: 2 comes before 10."""
 
 
 def test_shards_come_in_the_order_of_their_numbers(tmp_path):
     for number in (10, 9, 1, 100):
-        write(tmp_path / f"emb_{number}.npy", Z[:number])
+        write(tmp_path / f"emb_{number}.npy", ROWS[:number])
     (tmp_path / "notes.txt").write_text("not a shard")
     (tmp_path / ".hidden.npy").write_text("nor this")
-    assert [shard.path.name for shard in open_embeddings(str(tmp_path)).shards] == [
-        "emb_1.npy", "emb_9.npy", "emb_10.npy", "emb_100.npy"
-    ]  # fmt: skip
+    names = [shard.path.name for shard in open_embeddings(str(tmp_path)).shards]
+    assert names == ["emb_1.npy", "emb_9.npy", "emb_10.npy", "emb_100.npy"]
     assert len(open_embeddings(str(tmp_path / "emb_1*.npy")).shards) == 3
 
 
-# -- what is wrong -----------------------------------------------------------------------------------------------------
-
-
-def test_shards_must_agree(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "z", "says"),
+    [
+        ("1.npy", ROWS[:, :5], r"1\.npy: dimensions 5, but 0\.npy has 6; all shards must agree"),
+        ("1.npy", ROWS.astype(np.float32), r"1\.npy: dtype float32, but 0\.npy has float16"),
+        ("1.npz", ROWS, r"\.npy and \.npz files; all shards must have one format"),
+    ],
+)
+def test_shards_must_agree(name, z, says, tmp_path):
     write(tmp_path / "0.npy")
-    write(tmp_path / "1.npy", Z[:, :5])
-    with pytest.raises(ValueError, match=r"1\.npy: dimensions 5, but 0\.npy has 6"):
+    write(tmp_path / name, z)
+    with pytest.raises(ValueError, match=says):
         open_embeddings(str(tmp_path))
-    write(tmp_path / "1.npy", Z.astype(np.float32))
-    with pytest.raises(ValueError, match=r"1\.npy: dtype float32, but 0\.npy has float16"):
-        open_embeddings(str(tmp_path))
-    write(tmp_path / "1.npz")
-    with pytest.raises(ValueError, match=r"\.npy and \.npz files; all shards must have one format"):
-        open_embeddings(str(tmp_path))
-
-
-@pytest.mark.parametrize(("lists", "dim"), [([None, [1.0, 2.0]], 2), ([None, None], None)])
-def test_the_first_list_on_the_hub_may_be_missing(lists, dim):
-    from datasets import Dataset
-
-    source = Dataset(pa.table({"embedding": pa.array(lists, pa.list_(pa.float32()))})).to_iterable_dataset()
-    if dim:
-        assert HubShard(source, 0, "a/b", None).dim == dim
-    else:
-        with pytest.raises(ValueError, match="a/b, shard 0: every embedding in it is missing"):
-            HubShard(source, 0, "a/b", None)
-
-
-def test_shards_on_the_hub_must_agree(monkeypatch):
-    import datasets
-
-    rows = pa.table({"embedding": pa.array([[1.0, 2.0], [1.0, 2.0, 3.0]], pa.list_(pa.float32()))})
-    source = datasets.Dataset(rows).to_iterable_dataset(num_shards=2)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: source)
-    monkeypatch.setattr("clip_tca.bulk.hub_stream.hub_reachable", lambda: True)
-    with pytest.raises(ValueError, match=r"00001\.parquet: dimensions 3, but 00000\.parquet has 2; all shards must"):
-        open_hub("a/b")
-
-
-def test_a_file_without_rows_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="no rows"):
-        open_embeddings(str(write(tmp_path / "a.npy", Z[:0])))
 
 
 def test_nothing_there_is_said(tmp_path):
@@ -76,83 +54,98 @@ def test_nothing_there_is_said(tmp_path):
         open_embeddings(str(tmp_path / "none*.npy"))
     with pytest.raises(FileNotFoundError, match="no embeddings in this folder"):
         open_embeddings(str(tmp_path))
+    with pytest.raises(ValueError, match="no rows"):
+        open_embeddings(str(write(tmp_path / "a.npy", ROWS[:0])))
 
 
-# -- reading ahead, writing behind -------------------------------------------------------------------------------------
+# -- clip-retrieval and webdataset -------------------------------------------------------------------------------------
 
 
-def test_reading_runs_ahead_but_not_away():
-    fetched = []
-
-    def items():
-        for number in range(50):
-            fetched.append(number)
-            yield number
-
-    numbers = read_ahead(items(), depth=2)
-    assert next(numbers) == 0
-    time.sleep(0.3)
-    assert 2 <= len(fetched) <= 4
-    assert list(numbers) == list(range(1, 50))
-
-
-def test_an_error_ahead_comes_out_and_the_thread_ends():
-    before = threading.active_count()
-
-    def items():
-        yield 1
-        raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        list(read_ahead(items()))
-    unfinished = read_ahead(iter(range(100)))
-    next(unfinished)
-    unfinished.close()
-    assert threading.active_count() == before
+@pytest.fixture
+def shelf(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    np.save("text.npy", SET.g.text.numpy())
+    for name in ("img_emb", "metadata", "text_emb"):
+        (tmp_path / "shelf" / name).mkdir(parents=True)
+    for number, start, stop in CUTS:
+        np.save(f"shelf/img_emb/img_emb_{number}.npy", Z[start:stop])
+        rows = range(start, stop)
+        table = pa.table({"image_path": [f"p{i}" for i in rows], "caption": [None if i % 3 else "x" for i in rows]})
+        pq.write_table(table, f"shelf/metadata/metadata_{number}.parquet", row_group_size=40)
+    return tmp_path
 
 
-def test_an_error_behind_comes_out_at_the_next_call():
-    def fail() -> None:
-        raise OSError("full")
-
-    with write_behind() as call:
-        call(fail)
-        with pytest.raises(OSError, match="full"):
-            call(lambda: None)
+def adapt(*words: str) -> int:
+    return main(["adapt", *words, "--text", "text.npy", "--scale", str(SET.g.scale), "--method", "linear-tca"])
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kinds", ["embeddings", "embeddings,labels,scores", "labels"])
+def test_the_output_has_the_same_layout_and_the_metadata_of_every_row(kinds, shelf):
+    assert adapt("shelf", "-o", "out", "--write", kinds) == 0
+    fitted = LinearTCA(SET.g).fit(SET.z.half())
+    tables = [pq.read_table(f"out/metadata/metadata_{number}.parquet") for number, *_ in CUTS]
+    for (number, start, stop), table in zip(CUTS, tables, strict=True):
+        assert table["image_path"].to_pylist() == [f"p{i}" for i in range(start, stop)]
+        assert table["caption"].null_count == sum(1 for i in range(start, stop) if i % 3)
+        if "embeddings" in kinds:
+            moved = np.load(f"out/img_emb/img_emb_{number}.npy")
+            assert np.allclose(moved, fitted.transform(Z[start:stop]), atol=1e-3)
+        else:
+            assert not Path("out/img_emb").exists()
+        if "labels" in kinds:
+            assert np.array_equal(table["tca_label"].to_numpy(), fitted.predict(Z[start:stop]))
+        assert ("tca_score" in table.column_names) == ("scores" in kinds)
 
 
-def test_staging_leaves_nothing_behind(tmp_path):
-    def fail() -> None:
-        with Staging(tmp_path / "out", single=False) as stage:
-            (stage.staged()[0] / "x").write_text("half")
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        fail()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_a_killed_run_left_goes_away(tmp_path):
-    (tmp_path / ".out.part" / "out").mkdir(parents=True)
-    (tmp_path / ".out.part" / "out" / "half.npy").write_text("half")
-    with Staging(tmp_path / "out", single=False) as stage:
-        (stage.staged()[0] / "whole").write_text("whole")
-        stage.record.write_text("{}")
-        stage.commit()
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["_clip-tca.json", "out", "whole"]
+def test_rows_that_are_dropped_are_dropped_in_both_files(shelf):
+    z = np.load("shelf/img_emb/img_emb_2.npy")
+    z[5] = np.nan
+    np.save("shelf/img_emb/img_emb_2.npy", z)
+    assert adapt("shelf", "-o", "out") == 1
+    assert adapt("shelf", "-o", "out", "--drop-bad-rows") == 0
+    assert len(np.load("out/img_emb/img_emb_2.npy")) == 29
+    paths = pq.read_table("out/metadata/metadata_2.parquet")["image_path"].to_pylist()
+    assert paths == [f"p{i}" for i in range(100, 130) if i != 105]
 
 
-def test_two_runs_do_not_write_the_same_output(tmp_path):
-    with Staging(tmp_path / "out", single=False), pytest.raises(ValueError, match="another run is writing"):
-        Staging(tmp_path / "out", single=False).__enter__()
+def test_it_may_be_in_a_store(shelf, memory):
+    assert adapt("shelf", "-o", "out", "--write", "embeddings,labels") == 0
+    upload(shelf / "shelf", f"{memory}/shelf")
+    assert adapt(f"{memory}/shelf", "-o", f"{memory}/out", "--write", "embeddings,labels") == 0
+    names = sorted(str(path.relative_to("out")) for path in Path("out").glob("[im]*/*_*"))
+    assert len(names) == 6
+    found = content(f"{memory}/out")
+    assert all(found[name] == Path("out", name).read_bytes() for name in names)
 
 
-def test_only_a_folder_of_ours_is_ever_replaced(tmp_path):
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "holiday.jpg").write_text("precious")
-    with pytest.raises(ValueError, match="did not write"):
-        Staging(tmp_path / "photos", single=False, overwrite=True)
-    assert (tmp_path / "photos" / "holiday.jpg").read_text() == "precious"
+def test_metadata_that_does_not_belong_to_the_rows_is_refused(shelf, capsys):
+    table = pq.read_table("shelf/metadata/metadata_2.parquet")
+    pq.write_table(table.slice(1), "shelf/metadata/metadata_2.parquet")
+    assert adapt("shelf", "-o", "out") == 1
+    assert "metadata_2.parquet: 29 rows, but img_emb_2.npy has 30; they belong row by row" in capsys.readouterr().err
+    Path("shelf/metadata/metadata_2.parquet").unlink()
+    assert adapt("shelf", "-o", "out") == 1
+    assert "metadata_2.parquet is missing; copy it, or name img_emb/" in capsys.readouterr().err
+    assert adapt("shelf/img_emb", "-o", "out") == 0  # without metadata, they are shards as any others
+
+
+def test_the_input_is_never_written_over(shelf, capsys):
+    assert adapt("shelf", "-o", "shelf", "--overwrite") == 1
+    assert "output: shelf is the input; choose another name" in capsys.readouterr().err
+
+
+def test_webdataset_shards_become_parquet_with_ids(shelf):
+    Path("wds").mkdir()
+    for number, start, stop in CUTS:
+        tar(Path(f"wds/{number:05d}.tar"), {f"{i:06d}.npy": npy(Z[i]) for i in range(start, stop)})
+    assert [shard.path.name for shard in open_embeddings("wds").shards] == [
+        "00000.parquet", "00002.parquet", "00010.parquet"
+    ]  # fmt: skip
+    assert adapt("wds", "-o", "out", "--write", "embeddings,labels") == 0
+    fitted = LinearTCA(SET.g).fit(SET.z.half())
+    table = pa.concat_tables([pq.read_table(f"out/{number:05d}.parquet") for number, *_ in CUTS])
+    assert table["id"].to_pylist() == [f"{i:06d}" for i in range(len(Z))]
+    assert np.array_equal(table["tca_label"].to_numpy(), fitted.predict(Z))
+    assert np.allclose(np.stack(table["embedding"].to_pylist()), fitted.transform(Z), atol=1e-3)
+    assert adapt("wds/00000.tar", "-o", "one.parquet") == 0
+    assert pq.read_metadata("one.parquet").num_rows == 100

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clip_tca.core.checks import LONGEST_REASON, one_line
-from clip_tca.encoding.weights import offline
+from clip_tca.encoding.checkpoint import offline
 
 LONG = "We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cache. " * 9
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 
 import pytest
 
 from clip_tca.core.hub_access import cached_file, hub_reachable, told_offline
-from tests.conftest import ROOT
 from tests.hub import Hub
 
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -44,16 +42,3 @@ def test_what_is_not_in_the_cache_is_named(monkeypatch):
     line = "http://127.0.0.1:9 can't be reached, and its cache has no a.safetensors of nobody/nothing"
     with pytest.raises(ConnectionError, match=re.escape(line)):
         cached_file("nobody/nothing", "a.safetensors", "a.bin")
-
-
-def test_nothing_in_the_package_writes_to_the_environment():
-    def environment(node: ast.AST) -> bool:
-        return isinstance(node, ast.Attribute) and node.attr == "environ"
-
-    for path in sorted((ROOT / "clip_tca").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Subscript) and environment(node.value):
-                assert isinstance(node.ctx, ast.Load), path
-            if isinstance(node, ast.Attribute) and environment(node.value):
-                assert node.attr == "get", path
-            assert not (isinstance(node, ast.Attribute) and node.attr in ("putenv", "unsetenv")), path

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import zlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_tensors
 
-from clip_tca.datasets.formats import npy, registry
 from clip_tca.datasets.formats.base import ROWS, VALUES, Block, Result, Target, block_rows
-from clip_tca.datasets.formats.columns import regrouped
-from clip_tca.datasets.formats.npy import NpyWriter
-from clip_tca.datasets.formats.npz import NpzSink
-from clip_tca.datasets.formats.registry import open_shard
-from clip_tca.datasets.formats.safetensors import SafetensorsSink
+from clip_tca.datasets.formats.registry import open_arrays, open_shard
 
 Z = np.random.default_rng(0).standard_normal((53, 6)).astype(np.float16)
+FORMATS = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather")
+TABLES = FORMATS[3:]
 
 
 def table(z: np.ndarray, kind: pa.DataType | None = None) -> pa.Table:
@@ -47,25 +41,40 @@ def write(path: Path, z: np.ndarray = Z) -> Path:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table(z).schema) as writer:
             writer.write_table(table(z), max_chunksize=7)
     else:
-        pyarrow.feather.write_feather(table(z, pa.list_(pa.float16(), z.shape[1])), path)
+        fixed = table(z, pa.list_(pa.float16(), z.shape[1]))
+        pyarrow.feather.write_feather(fixed, path, compression="uncompressed", chunksize=9)
     return path
 
 
-FORMATS = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather")
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [8, 53, 100])
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_every_format_gives_the_same_rows_in_blocks_of_one_size(suffix, rows, tmp_path):
+@pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 3), (12, 31), (45, None), (50, 99), (7, 7), (60, None)])
+def test_every_format_gives_any_range_of_rows_in_blocks_of_one_size(suffix, start, stop, tmp_path):
     shard = open_shard(write(tmp_path / f"a{suffix}"))
     assert (shard.rows, shard.dim, shard.dtype) == (53, 6, np.float16)
-    blocks = list(shard.blocks(rows))
-    assert [len(block) for block in blocks] == [len(part) for part in np.split(Z, range(rows, 53, rows))]
-    assert [block.first for block in blocks] == list(range(0, 53, rows))
-    assert np.array_equal(np.concatenate([block.z for block in blocks]), Z)
-    if suffix in (".parquet", ".arrow", ".feather"):
-        carried = [name for block in blocks for name in block.others.column("id").to_pylist()]
-        assert carried == [f"p{i}" for i in range(53)]
+    for rows in (8, 53, 100):
+        blocks = list(shard.blocks(rows, start, stop))
+        assert [block.first for block in blocks] == list(range(start, min(stop or 53, 53), rows))
+        assert all(len(block) == rows for block in blocks[:-1])
+        assert np.array_equal(np.concatenate([Z[:0], *(block.z for block in blocks)]), Z[start:stop])
+        if suffix in TABLES:
+            carried = [name for block in blocks for name in block.others.column("id").to_pylist()]
+            assert carried == [f"p{i}" for i in range(53)][start:stop]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".parquet"])
+def test_a_range_is_read_without_the_rest_of_the_file(suffix, tmp_path):
+    """The rest may be damaged: nothing of it is looked at."""
+    z = np.random.default_rng(0).standard_normal((5000, 6)).astype(np.float16)
+    path = write(tmp_path / f"a{suffix}", z)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 2000] = b"\xff" * 2000
+    path.write_bytes(content)
+    shard = open_shard(path)
+    blocks = list(shard.blocks(10, 100, 120))
+    assert np.array_equal(np.concatenate([block.z for block in blocks]), z[100:120])
 
 
 def test_the_other_byte_order_and_bfloat16_are_read(tmp_path):
@@ -73,30 +82,32 @@ def test_the_other_byte_order_and_bfloat16_are_read(tmp_path):
     block = next(open_shard(tmp_path / "big.npy").blocks())
     assert block.z.dtype == np.dtype("=f4")
     assert np.array_equal(block.z, Z.astype(np.float32))
-    from safetensors.torch import save_file as save_torch
-
     rounded = torch.from_numpy(Z.astype(np.float32)).bfloat16()
-    save_torch({"embeddings": rounded}, tmp_path / "b.safetensors")
-    z = next(open_shard(tmp_path / "b.safetensors").blocks()).z
-    assert np.array_equal(z, rounded.float().numpy())
+    save_tensors({"embeddings": rounded}, tmp_path / "b.safetensors")
+    assert np.array_equal(next(open_shard(tmp_path / "b.safetensors").blocks()).z, rounded.float().numpy())
+
+
+def test_whole_tensors_are_what_the_library_of_safetensors_wrote(tmp_path):
+    kinds = (torch.float16, torch.float32, torch.float64, torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64)
+    tensors = {str(kind): torch.arange(-3, 9).reshape(3, 1, 4).to(kind) for kind in kinds} | {"none": torch.zeros(0, 4)}
+    save_tensors(tensors, tmp_path / "a.safetensors", metadata={"scale": "30"})
+    file = open_arrays(tmp_path / "a.safetensors")
+    assert file.metadata == {"scale": "30"}
+    assert all(torch.equal(file.read(name), tensor) for name, tensor in tensors.items())
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_a_truncated_file_is_said_to_be(suffix, tmp_path):
+def test_what_is_truncated_or_no_such_file_at_all_is_said_to_be(suffix, tmp_path):
     path = write(tmp_path / f"a{suffix}", np.random.default_rng(0).standard_normal((5000, 6)).astype(np.float16))
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
     with pytest.raises(ValueError, match=f"a{suffix}: truncated or damaged"):
         list(open_shard(path).blocks())
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_what_is_no_such_file_at_all_is_said_to_be(suffix, tmp_path):
-    (tmp_path / f"a{suffix}").write_bytes(b"<html>404 Not Found</html>" * 20)
+    path.write_bytes(b"<html>404 Not Found</html>" * 20)
     with pytest.raises(ValueError, match=f"a{suffix}: truncated or damaged"):
-        open_shard(tmp_path / f"a{suffix}")
+        open_shard(path)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +117,7 @@ def test_what_is_no_such_file_at_all_is_said_to_be(suffix, tmp_path):
         (np.zeros((2, 3, 4), np.float32), "shape"),
         (np.zeros((2, 3), np.int64), "dtype int64"),
         (np.asfortranarray(np.zeros((4, 3), np.float32)), "Fortran"),
+        (np.array([[{"a": 1}]], dtype=object), r"a\.npy"),  # a pickle, which is not loaded
     ],
 )
 def test_an_array_that_holds_no_embeddings_is_refused(array, reason, tmp_path):
@@ -114,9 +126,11 @@ def test_an_array_that_holds_no_embeddings_is_refused(array, reason, tmp_path):
         open_shard(tmp_path / "a.npy")
 
 
-def test_pickles_are_not_loaded(tmp_path):
-    np.save(tmp_path / "a.npy", np.array([[{"a": 1}]], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match=r"a\.npy"):
+@pytest.mark.parametrize("shape", ["(1000000000000, 6)", "(-1, 6)", "(53, 1000000000000)"])
+def test_a_header_that_claims_more_than_the_file_has_is_refused_before_memory_is_taken(shape, tmp_path):
+    text = f"{{'descr': '<f2', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + text.encode() + Z.tobytes())
+    with pytest.raises(ValueError, match=r"a\.npy: truncated or damaged \(shape"):
         open_shard(tmp_path / "a.npy")
 
 
@@ -125,112 +139,90 @@ def test_which_array_is_asked_where_it_is_not_clear(tmp_path):
     with pytest.raises(ValueError, match=r"there are left, right; name it with --column"):
         open_shard(tmp_path / "a.safetensors")
     assert open_shard(tmp_path / "a.safetensors", "right").dim == 3
-    with pytest.raises(ValueError, match="no tensor 'middle'"):
+    with pytest.raises(ValueError, match="no array 'middle'"):
         open_shard(tmp_path / "a.safetensors", "middle")
     with pytest.raises(ValueError, match=r"z\.npy: one array, without a name; leave out --column vectors"):
         open_shard(write(tmp_path / "z.npy"), "vectors")
 
 
-def test_rows_of_another_length_are_named(tmp_path):
-    uneven = pa.array([[1.0, 2.0]] * 4 + [[1.0]], pa.list_(pa.float32()))
-    pq.write_table(pa.table({"embedding": uneven}), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match="row 4 has 1 dimensions, the rows before it 2"):
-        list(open_shard(tmp_path / "a.parquet").blocks())
-
-
-def test_missing_lists_and_numbers_are_bad_rows(tmp_path):
-    rows = pa.array([[1.0, 2.0], None, [3.0, None], [float("inf"), float("-inf")], [4.0, 5.0]], pa.list_(pa.float32()))
-    pq.write_table(pa.table({"embedding": rows}), tmp_path / "a.parquet")
-    block = next(open_shard(tmp_path / "a.parquet").blocks())
-    assert block.bad().tolist() == [1, 2, 3]
-    assert block.without(block.bad()).z.tolist() == [[1.0, 2.0], [4.0, 5.0]]
-
-
-def test_rows_whose_text_is_too_large_for_one_batch_are_not_lost(monkeypatch):
-    """Past 2 GB of text, pyarrow leaves a table in pieces; here it does so at once."""
-    parts = table(Z).to_batches(max_chunksize=7)
-    stubborn = SimpleNamespace(
-        from_batches=lambda held: SimpleNamespace(combine_chunks=lambda: pa.Table.from_batches(held))
-    )
-    monkeypatch.setattr("clip_tca.datasets.formats.columns.pa", SimpleNamespace(Table=stubborn))
-    assert pa.Table.from_batches(regrouped(parts, 20)).equals(pa.Table.from_batches(parts))
-
-
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_the_first_list_may_be_missing(suffix, tmp_path):
-    rows = pa.array([None, None, [1.0, 2.0]], pa.list_(pa.float32()))
-    write_rows(tmp_path / f"a{suffix}", rows)
-    shard = open_shard(tmp_path / f"a{suffix}")
-    assert (shard.rows, shard.dim) == (3, 2)
-    block = next(shard.blocks())
-    assert block.bad().tolist() == [0, 1]
-    write_rows(tmp_path / f"a{suffix}", rows[:2])
-    with pytest.raises(ValueError, match=f"a{suffix}: every embedding in it is missing"):
-        open_shard(tmp_path / f"a{suffix}")
-    write_rows(tmp_path / f"a{suffix}", pa.array([None, []], pa.list_(pa.float32())))
-    with pytest.raises(ValueError, match=f"a{suffix}: its first embedding is an empty list"):
-        open_shard(tmp_path / f"a{suffix}")
-
-
-def write_rows(path: Path, rows: pa.Array) -> None:
-    table = pa.table({"embedding": rows})
-    if path.suffix == ".parquet":
-        pq.write_table(table, path)
+@pytest.mark.parametrize(
+    ("rows", "bad", "reason"),
+    [
+        ([[1.0, 2.0], None, [3.0, None], [np.inf, -np.inf], [4.0, 5.0]], [1, 2, 3], None),
+        ([None, None, [1.0, 2.0]], [0, 1], None),
+        ([[1.0, 2.0]] * 4 + [[1.0]], None, "row 4 has 1 dimensions, the rows before it 2"),
+        ([None, None], None, "every embedding in it is missing or empty"),
+        ([None, []], None, "every embedding in it is missing or empty"),
+    ],
+)
+def test_missing_lists_and_numbers_are_bad_rows_and_other_lengths_errors(suffix, rows, bad, reason, tmp_path):
+    path, lists = tmp_path / f"a{suffix}", pa.table({"embedding": pa.array(rows, pa.list_(pa.float32()))})
+    if suffix == ".parquet":
+        pq.write_table(lists, path)
     else:
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, lists.schema) as writer:
+            writer.write_table(lists)
+    if reason is not None:
+        with pytest.raises(ValueError, match=f"a{suffix}: {reason}"):
+            list(open_shard(path).blocks())
+        return
+    (block,) = open_shard(path).blocks()
+    assert block.bad().tolist() == bad
+    assert block.without(block.bad()).z.tolist() == [row for i, row in enumerate(rows) if i not in bad]
 
 
 def test_a_sum_that_overflows_is_no_bad_row():
     assert Block(np.full((2, 4), 3e38, np.float32), 0).bad().tolist() == []
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_checksum_counted_while_writing_is_that_of_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(npy, "PIECE", 100)
-    monkeypatch.setattr(npy, "BEHIND", 200)
-    path = tmp_path / "a.npy"
-    file = NpyWriter(path, np.dtype("<f2"), 6, rows=53)
-    for part in (Z[:30], Z[30:]):
-        file.write(part)
-    assert file.close() == {path: zlib.crc32(path.read_bytes())}
-    assert np.array_equal(np.load(path), Z)
-
-
-def test_packed_files_are_those_of_the_libraries(tmp_path):
-    dtypes = {"embeddings": np.dtype("<f2"), "labels": np.dtype("<i8"), "scores": np.dtype("<f4")}
-    labels, scores = np.arange(53), np.linspace(0, 1, 53, dtype=np.float32)
-    for suffix, packed in {".npz": NpzSink, ".safetensors": SafetensorsSink}.items():
-        sink = packed(Target(dict.fromkeys(dtypes, tmp_path / f"a{suffix}"), dtypes), "vectors", 6)
-        for part in (slice(0, 30), slice(30, 53)):
-            sink.write(Result({"embeddings": Z[part], "labels": labels[part], "scores": scores[part]}))
-        sink.close()
-        arrays = load_file(tmp_path / f"a{suffix}") if suffix == ".safetensors" else np.load(tmp_path / f"a{suffix}")
-        assert np.array_equal(arrays["vectors"], Z)
-        assert np.array_equal(arrays["labels"], labels)
-        assert np.array_equal(arrays["scores"], scores)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "a.safetensors"]
-
-
-# -- the registry ------------------------------------------------------------------------------------------------------
-
-
-def test_every_format_has_a_module_and_every_module_a_suffix():
-    modules = {path.stem for path in Path(registry.__file__).parent.glob("*.py")}
-    shared = {"__init__", "arrays", "base", "columns", "kinds", "registry", "stream"}
-    assert {name.split(".")[0] for name in registry.FORMATS.values()} == modules - shared
-
-
-def test_pyarrow_is_imported_only_for_a_table(tmp_path):
-    write(tmp_path / "a.npy")
-    code = "import sys; from pathlib import Path; from clip_tca.datasets.formats.registry import open_shard; "
-    code += "open_shard(Path(sys.argv[1])); sys.exit('pyarrow' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code, tmp_path / "a.npy"], check=True)
-
-
 def test_blocks_of_long_rows_take_bounded_memory():
     assert block_rows(512) == block_rows(2048) == ROWS
     assert block_rows(40_000) * 40_000 <= VALUES
     assert block_rows(2 * VALUES) == 1
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def by_library(paths: dict[str, Path]) -> dict[str, np.ndarray]:
+    """Embeddings, labels and scores as the library of the format reads them."""
+    path = paths["embeddings"]
+    if path.suffix == ".npy":
+        return {kind: np.load(path) for kind, path in paths.items()}
+    if path.suffix in (".npz", ".safetensors"):
+        arrays = np.load(path) if path.suffix == ".npz" else load_file(path)
+        return {"embeddings": arrays["vectors"], "labels": arrays["labels"], "scores": arrays["scores"]}
+    readers = {".parquet": pq.read_table, ".feather": pyarrow.feather.read_table}
+    read = readers.get(path.suffix, lambda path: pa.ipc.open_stream(path).read_all())(path)
+    assert read.column_names == ["id", "embedding", "tca_label", "tca_score"]
+    assert read.column("id").to_pylist() == [f"p{i}" for i in range(53)]
+    assert pa.types.is_fixed_size_list(read.schema.field("embedding").type) == (path.suffix == ".feather")
+    columns = {"labels": read.column("tca_label").to_numpy(), "scores": read.column("tca_score").to_numpy()}
+    return {"embeddings": np.array(read.column("embedding").to_pylist(), np.float32), **columns}
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_what_is_written_is_read_by_the_library_of_the_format(suffix, tmp_path):
+    shard, out = open_shard(write(tmp_path / f"a{suffix}")), tmp_path / "out"
+    expected = {"embeddings": -Z.astype("<f4"), "labels": np.arange(53), "scores": np.linspace(0, 1, 53, dtype="<f4")}
+    paths = {kind: out / name for kind, name in shard.outputs(tuple(expected)).items()}
+    for path in paths.values():
+        path.parent.mkdir(exist_ok=True, parents=True)
+    sink = shard.sink(Target(paths, {kind: array.dtype for kind, array in expected.items()}))
+    for block in shard.blocks(20):
+        arrays = {kind: array[block.first : block.first + len(block)] for kind, array in expected.items()}
+        sink.write(Result(arrays, block.others))
+    sink.close()
+    for kind, array in by_library(paths).items():
+        assert array.dtype == expected[kind].dtype
+        assert np.array_equal(array, expected[kind])
+    assert sorted(file.relative_to(out).as_posix() for file in out.rglob("*.*")) == shard.written(tuple(expected))
+
+
+def test_a_column_of_the_name_of_an_added_one_is_refused(tmp_path):
+    pq.write_table(table(Z).append_column("tca_label", [list(range(53))]), tmp_path / "a.parquet")
+    shard = open_shard(tmp_path / "a.parquet")
+    shard.check_added(("embeddings", "scores"))
+    with pytest.raises(ValueError, match=r"a\.parquet: has a column 'tca_label' already; rename it"):
+        shard.check_added(("labels",))

@@ -57,15 +57,6 @@ def test_g_is_the_head_of_the_network(embedded, weights):
         torch.testing.assert_close(data.classifier().logits(z), network(batch), atol=1e-4, rtol=1e-4)
 
 
-def test_features_are_stored_once(pictures, weights, tmp_path, monkeypatch):
-    monkeypatch.setenv("CLIP_TCA_CACHE", str(tmp_path))
-    counts = [
-        Inputs("folder", pictures, model=MODEL, pretrained=weights, workers=0).embed().about["cost"]["encoded_images"]
-        for _ in range(2)
-    ]
-    assert counts == [48, 0]
-
-
 def test_an_evaluation_says_whose_head_it_was(pictures, weights):
     record = evaluate("folder", data_dir=pictures, model=MODEL, pretrained=weights, methods=["zero-shot"], workers=0)
     assert record["prompts"] is None

@@ -40,24 +40,6 @@ def test_the_mixture_by_hand(prior: int, mean: float, variance: float) -> None:
     torch.testing.assert_close(logits, 2 * expected + torch.tensor([0.0, 1.0]))
 
 
-def test_without_a_prior_it_is_batch_norm_in_training() -> None:
-    model = clip(RESNET)
-    batch = pictures(4, size=64)
-    z = BN(task(model), prior=0)(batch)[0]
-    for module in model.visual.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.train()
-    with torch.no_grad():
-        torch.testing.assert_close(z, nn.functional.normalize(model.encode_image(batch)), atol=1e-4, rtol=0)
-
-
-def test_with_a_large_prior_it_is_the_model_as_it_was() -> None:
-    model, batch = clip(RESNET), pictures(4, size=64)
-    with torch.no_grad():
-        plain = nn.functional.normalize(model.encode_image(batch))
-    torch.testing.assert_close(BN(task(model), prior=1e9)(batch)[0], plain, atol=1e-4, rtol=0)
-
-
 def test_the_model_is_left_as_it_was_and_no_batch_is_remembered() -> None:
     model = clip(RESNET)
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Methods on the image tower, on the bundled model: a real convolutional tower with BatchNorm."""
+"""What methods on the image tower have in common: which towers can be adapted, and what BatchNorm does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.inputs import Inputs
 from clip_tca.methods.registry import BASES, base_method
+from clip_tca.methods.tent import Tent
 from clip_tca.methods.tower import TowerMethod
 from tests.demo_files import write_demo
+from tests.methods.small import RESNET, VIT, clip, pictures, task, timm_clip
 
 IMAGES = 12
 SHORT = {"tea": {"langevin_steps": 2}, "watt-p": {"repetitions": 1}, "watt-s": {"repetitions": 1}}
@@ -47,13 +49,38 @@ def test_pictures_are_normalised_by_their_own_batch(runs):
     assert not torch.allclose(together, plain, atol=1e-3)
 
 
-def test_weights_below_the_last_quarter_change_in_sar(runs):
-    from clip_tca.methods.sar import lower_parameters
-    from clip_tca.methods.tower import norm_parameters
+@pytest.mark.parametrize("name", ["test_vit", "test_convnext", "test_resnet"])
+def test_towers_of_timm_change_in_their_normalisation_alone_and_are_restored(name):
+    model = timm_clip(name)
+    method, before = Tent(task(model), steps=2), {key: value.clone() for key, value in model.state_dict().items()}
+    scores = method(pictures(4, size=160))[1]
+    assert torch.equal(method.predict(pictures(4, size=160))[1], scores)
+    layers = {key: layer for key, layer in model.visual.named_modules() if "Norm" in type(layer).__name__}
+    norms = {f"visual.{key}.{weight}" for key, layer in layers.items() for weight, _ in layer.named_parameters()}
+    moved = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
+    assert moved
+    assert moved <= norms
+    method.reset()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
-    tower = runs.embedded.encoder.model.visual
-    names = {id(parameter): name for name, parameter in tower.named_parameters()}
-    lower = [names[id(parameter)] for parameter in lower_parameters(tower, norm_parameters(tower))]
-    assert "trunk.bn1.weight" in lower
-    assert {name.split(".")[2] for name in lower if ".blocks." in name} == {"0", "1", "2", "3", "4", "5"}
-    assert not any(name.startswith("trunk.bn2") for name in lower)
+
+def test_what_cannot_be_adapted_is_refused_by_name():
+    with pytest.raises(ValueError, match="NormFreeNet: an image tower without normalisation weights"):
+        Tent(task(timm_clip("test_nfnet")))
+    with pytest.raises(ValueError, match="micro_batch: 2, but the image tower has BatchNorm"):
+        Tent(task(clip(RESNET)), micro_batch=2)
+    given = task(clip(VIT))
+    with pytest.raises(ValueError, match="no images"):
+        Tent(given)(pictures(4)[:0])
+    with pytest.raises(ValueError, match="micro_batch: 0; allowed are None"):
+        Tent(given, micro_batch=0)
+    given.model.half()
+    with pytest.raises(ValueError, match=r"VisionTransformer: normalisation weights in torch\.float16"):
+        Tent(given)
+
+
+def test_micro_batches_are_embedded_one_at_a_time():
+    method, seen = Tent(task(clip(VIT)), steps=2, micro_batch=3), []
+    method.task.model.visual.register_forward_hook(lambda tower, given, _: seen.append(len(given[0])))
+    method(pictures(7))
+    assert max(seen) == 3

@@ -10,11 +10,8 @@ in any order, everything else byte by byte. Then every command is killed once be
 (``--no-steps`` skips that), which a random moment rarely hits.
 
 Runs over several shards go on where they were killed. In a store shards appear one by one; there the files of a killed
-run must be some of those of an undisturbed one. The store is an S3 server (moto) on 127.0.0.1.
-
-Commands run in forks of this process, which has the libraries imported; some in fresh processes. What multiprocessing
-leaves in TMPDIR when it is killed (``pymp-…``) is a column of its own. The table goes to standard output; the exit code
-is 1 if anything was wrong.
+run must be some of those of an undisturbed one. The store is an S3 server (moto) on 127.0.0.1. Commands run in forks of
+this process, which has the libraries imported. The exit code is 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -24,15 +21,20 @@ import contextlib
 import hashlib
 import importlib
 import json
+import multiprocessing.util
 import os
 import random
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +47,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from clip_tca import ConditionalTCA, ZeroShotClassifier
+from clip_tca import ConditionalTCA, ZeroShotClassifier, cli
 from tests.datasets.test_webdataset import npy, tar
 from tests.object_stores import CREDENTIALS
-from tests.robustness.killing import Command, family, finish, kill, kill_before, port, start
 from tests.tiny_clip import MODEL
+
+PATIENCE = 60
+"""Seconds after which a run counts as hanging."""
 
 ROWS, DIM, CLASSES, SHARDS = 6000, 64, 5, 3
 PICTURES = ["--dataset", "folder", "--data-dir", "../inputs/pictures", "--model", MODEL, "--workers", "1"]
@@ -57,8 +61,18 @@ ADAPT = ["--text", "../inputs/text.npy", "-o"]
 EVERYTHING = ["--write", "embeddings,labels,scores"]
 LOADED = ["--load-state", "../inputs/state.safetensors", "-o", "out/z"]
 BUCKET = "kills"
-MARKS = re.compile(r"\.part|_clip-tca[^/]*/")
-"""In the names of what a run leaves for itself until its end."""
+MARKS = re.compile(r"\.part|\.clip-tca/|z\.\w+\.json")
+"""In the names of what a run leaves for itself, and of records that are marks until the end."""
+
+
+@dataclass
+class Command:
+    """A command, and how many of a hundred random kills are its own."""
+
+    name: str
+    arguments: list[str]
+    share: int = 0
+    before: list[str] | None = None  # a command whose output exists already
 
 
 COMMANDS = [
@@ -70,7 +84,7 @@ COMMANDS = [
         "adapt .npy shards, again",
         ["adapt", "../inputs/npy", *ADAPT, "out/z", "--overwrite", "--save-state", "out/state.safetensors"],
         8,
-        before=["adapt", "../inputs/npy", *ADAPT, "out/z", "--method", "conditional-tca"],
+        before=["adapt", "../inputs/npy", *ADAPT, "out/z", "--method", "linear-tca"],
     ),
     Command("adapt .npz", ["adapt", "../inputs/z.npz", *ADAPT, "out/z.npz", *EVERYTHING], 6),
     Command("adapt .safetensors", ["adapt", "../inputs/z.safetensors", *ADAPT, "out/z.safetensors", *EVERYTHING], 6),
@@ -79,29 +93,8 @@ COMMANDS = [
     Command("adapt clip-retrieval", ["adapt", "../inputs/shelf", *ADAPT, "out/z", *EVERYTHING], 5),
     Command("adapt webdataset", ["adapt", "../inputs/tar", *ADAPT, "out/z", *EVERYTHING], 5),
     Command("adapt, a loaded state", ["adapt", "../inputs/npy", *LOADED, *EVERYTHING], 6),
-    Command("adapt to S3", ["adapt", "../inputs/npy", *ADAPT, f"s3://{BUCKET}/z", *EVERYTHING], 6, store=True),
-    Command("embed, fresh process", ["embed", *PICTURES, "-o", "out/z.safetensors"], 2, "fresh"),
-    Command("eval, fresh process", ["eval", *PICTURES, "-o", "out/record.csv"], 2, "fresh"),
-    Command("report, fresh process", ["report", "../inputs/record.json", "-o", "out/page.html"], 2, "fresh"),
-    Command("adapt, fresh process", ["adapt", "../inputs/npy", *ADAPT, "out/z", *EVERYTHING], 2, "fresh"),
+    Command("adapt to S3", ["adapt", "../inputs/npy", *ADAPT, f"s3://{BUCKET}/z", *EVERYTHING], 6),
 ]
-
-
-@dataclass
-class Row:
-    """The result of the kills of one command."""
-
-    kills: int = 0
-    struck: int = 0
-    half: int = 0
-    identical: int = 0
-    strays: set[str] = field(default_factory=set)
-    temporary: set[str] = field(default_factory=set)
-
-    @property
-    def wrong(self) -> bool:
-        """Whether anything differed from an undisturbed run."""
-        return bool(self.half or self.strays or self.identical < self.kills)
 
 
 def make_inputs(place: Path) -> None:
@@ -135,6 +128,94 @@ def table(z: np.ndarray) -> pa.Table:
     return pa.table({"number": range(len(z)), "embedding": pa.FixedSizeListArray.from_arrays(z.ravel(), z.shape[1])})
 
 
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def start(command: Command, case: Path, hook: Callable[[], None] | None = None) -> int:
+    """Start a command in a fork with a session of its own; its process id."""
+    for name in ("tmp", "out"):
+        (case / name).mkdir(parents=True, exist_ok=True)
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(case)
+        os.environ.update(CLIP_TCA_CACHE=str(case / "store"), TMPDIR=str(case / "tmp"))
+        tempfile.tempdir = None
+        log = os.open(case.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if hook:
+            hook()
+        code = cli.main(command.arguments)
+        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def finish(pid: int) -> int | None:
+    """Wait for a process; its exit code, negative for a signal, None if it hung."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    kill(family(pid))
+    os.waitpid(pid, 0)
+    return None
+
+
+def succeed(command: Command, case: Path, hook: Callable[[], None] | None = None) -> None:
+    """Run a command that must not fail."""
+    if finish(start(command, case, hook)) != 0:
+        raise SystemExit(f"{command.name}: {(case.parent / 'log').read_text(encoding='utf-8')}")
+
+
+def family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        return [pid, *(member for child in children for member in family(int(child)))]
+    return [pid]
+
+
+def kill(members: list[int]) -> None:
+    """Kill processes; those that have ended meanwhile are no error."""
+    for member in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
+
+
+def kill_before(step: int, log: Path) -> Callable[[], None]:
+    """For a fork: count the operations that change files, note the number, and die before number ``step``."""
+    kinds = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "tempfile.mkdtemp", "shutil.rmtree"}
+    seen = 0
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal seen
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if os.getpid() != me or not (writes or event in kinds) or str(arguments[0]).startswith("/dev/"):
+            return
+        if seen == step:
+            os.kill(me, signal.SIGKILL)
+        seen += 1
+        os.pwrite(count, b"%6d" % seen, 0)
+
+    me = 0
+    count = -1
+
+    def install() -> None:
+        nonlocal me, count
+        me, count = os.getpid(), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        sys.addaudithook(hook)
+
+    return install
+
+
 # -- checking ----------------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +228,7 @@ def digest(path: Path, data: bytes | None = None) -> str:
         if path.suffix == ".json":
             record = json.loads(data)
             record.pop("cost", None)
+            record.pop("files", None)  # stamps with times
             data = json.dumps(record, sort_keys=True).encode()
         if path.suffix == ".safetensors":
             size = int.from_bytes(data[:8], "little")
@@ -163,7 +245,9 @@ def snapshot(case: Path) -> dict[str, str]:
 
 def objects() -> dict[str, bytes]:
     """What is in the bucket; nothing without a server."""
-    return {entry.key: entry.get()["Body"].read() for entry in bucket().objects.all()} if _servers else {}
+    if "AWS_ENDPOINT_URL" not in os.environ:
+        return {}
+    return {entry.key: entry.get()["Body"].read() for entry in bucket().objects.all()}
 
 
 def bucket() -> Any:
@@ -173,110 +257,86 @@ def bucket() -> Any:
     return boto3.resource("s3").Bucket(BUCKET)
 
 
-_servers: list[subprocess.Popen[bytes]] = []
-
-
-def serve() -> None:
-    """Start an S3 server of our own, for all processes that follow."""
-    address = port()
-    os.environ.update(CREDENTIALS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{address}")
-    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(address)]
-    _servers.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+@contextlib.contextmanager
+def s3_server() -> Any:
+    """An S3 server of our own, for all forks that follow."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    os.environ.update(CREDENTIALS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{port}")
     importlib.import_module("s3fs")
-    for _ in range(100):
-        with contextlib.suppress(Exception):
-            bucket().create()
-            return
-        time.sleep(0.2)
-    raise SystemExit("the S3 server did not start")
+    words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port]
+    server = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        bucket().create()  # boto3 tries again until the server is there
+        yield
+    finally:
+        server.kill()
 
 
-def half_written(case: Path, expected: dict[str, str], before: dict[str, str]) -> list[str]:
-    """Files under final names that are neither the old nor the new ones."""
-    final = {name: mark for name, mark in snapshot(case).items() if not MARKS.search(f"{name}/")}
-    return [name for name, mark in final.items() if mark not in (expected.get(name), before.get(name), "folder")]
-
-
-def run_again(
-    command: Command, case: Path, expected: dict[str, str], before: dict[str, str], row: Row, what: str
-) -> None:
-    """After the kill: check the files, run once more, check again."""
-    row.kills += 1
-    half = half_written(case, expected, before)
-    row.half += bool(half)
-    code = finish(start(command, case))
-    log = (case.parent / "log").read_text(encoding="utf-8", errors="replace").strip()
-    files = snapshot(case)
-    strays = sorted(set(files) - set(expected))
-    same = {name: files.get(name) for name in expected} == expected and (code == 0 or "exists; choose" in log)
-    row.identical += same
-    row.strays.update(strays)
-    row.temporary.update(re.split("[-_]", path.name)[0] for path in (case / "tmp").iterdir())
-    if half or strays or not same:
-        different = [name for name in expected if files.get(name) != expected[name]]
-        result = f"half {half}, different {different}, strays {strays[:4]}, exit {code}: {log[-200:]}"
-        print(f"{command.name}, {what}: {result}", file=sys.stderr, flush=True)
-    shutil.rmtree(case)
-
-
-def prepare(command: Command, root: Path, ready: dict[str, Path]) -> tuple[Path, dict[str, str]]:
-    """A case before its run, with an earlier output if the command needs one."""
-    case = root / "case"
-    if command.store:
+def prepare(command: Command, root: Path) -> tuple[Path, dict[str, str]]:
+    """A case before its run, with an earlier output if the command needs one, and its files."""
+    case, ready = root / "case", root / "ready"
+    if f"s3://{BUCKET}/z" in command.arguments:
         bucket().objects.all().delete()
     if command.before is None:
         case.mkdir()
         return case, {}
-    if command.name not in ready:
-        ready[command.name] = root / "ready"
-        if finish(start(Command("before", command.before, 0), ready[command.name])):
-            raise SystemExit((root / "log").read_text(encoding="utf-8"))
-    shutil.copytree(ready[command.name], case)
+    if not ready.exists():
+        succeed(Command("before", command.before), ready)
+    shutil.copytree(ready, case)
     return case, snapshot(case)
 
 
-def undisturbed(command: Command, root: Path, ready: dict[str, Path]) -> tuple[dict[str, str], float, int]:
+def undisturbed(command: Command, root: Path) -> tuple[dict[str, str], float, int]:
     """What the command gives, the seconds it takes (of two runs the shorter time), and its file operations."""
     times, results = [], []
     for _ in range(2):
-        case, _ = prepare(command, root, ready)
+        case, _ = prepare(command, root)
         began = time.monotonic()
-        code = finish(start(command, case, kill_before(-1, root / "count")))
+        succeed(command, case, kill_before(-1, root / "count"))
         times.append(time.monotonic() - began)
-        if code:
-            raise SystemExit(f"{command.name}: {(root / 'log').read_text(encoding='utf-8')}")
         results.append(snapshot(case))
         shutil.rmtree(case)
     if results[0] != results[1]:
-        different = [name for name in results[0] if results[0][name] != results[1].get(name)]
-        raise SystemExit(f"{command.name}: two undisturbed runs differ in {different}")
-    steps = int((root / "count").read_text(encoding="ascii")) if command.how == "fork" else 0
-    return results[0], min(times), steps
+        raise SystemExit(
+            f"{command.name}: two undisturbed runs differ: {set(results[0].items()) ^ set(results[1].items())}"
+        )
+    return results[0], min(times), int((root / "count").read_text(encoding="ascii"))
 
 
-def measure(command: Command, root: Path, kills: int, steps: bool, rng: random.Random) -> list[tuple[str, Row]]:
-    """Kill and run again, at random moments and before every file operation."""
-    ready: dict[str, Path] = {}
-    expected, seconds, operations = undisturbed(command, root, ready)
-    at_random, at_steps = Row(), Row()
-    for _ in range(kills):
-        case, before = prepare(command, root, ready)
-        moment, alone = rng.uniform(0, seconds), rng.random() < 0.5
-        pid = start(command, case)
-        time.sleep(moment)
-        kill([pid] if alone else family(pid))
-        at_random.struck += finish(pid) != 0
-        run_again(command, case, expected, before, at_random, f"at {moment:.3f} of {seconds:.3f} s")
-    for step in range(operations if steps else 0):
-        case, before = prepare(command, root, ready)
-        at_steps.struck += finish(start(command, case, kill_before(step, root / "count"))) != 0
-        run_again(command, case, expected, before, at_steps, f"before file operation {step}")
+def measure(command: Command, root: Path, kills: int, steps: bool, rng: random.Random) -> Counter[str]:
+    """Kill and run again, at random moments and before every file operation; what was counted."""
+    expected, seconds, operations = undisturbed(command, root)
+    found: Counter[str] = Counter()
+    for number in range(kills + operations * steps):
+        case, before = prepare(command, root)
+        if number < kills:
+            moment, alone = rng.uniform(0, seconds), rng.random() < 0.5
+            pid, what = start(command, case), f"at {moment:.3f} of {seconds:.3f} s"
+            time.sleep(moment)
+            kill([pid] if alone else family(pid))
+        else:
+            pid = start(command, case, kill_before(number - kills, root / "count"))
+            what = f"before file operation {number - kills}"
+        struck = finish(pid) != 0
+        final = {name: mark for name, mark in snapshot(case).items() if not MARKS.search(f"{name}/")}
+        half = {name for name, mark in final.items() if mark not in (expected.get(name), before.get(name), "folder")}
+        code, files = finish(start(command, case)), snapshot(case)
+        different = {name for name in expected if files.get(name) != expected[name]}
+        strays, same = set(files) - set(expected), code == 0 and not different
+        found.update(kills=1, struck=struck, half=bool(half), identical=same, strays=len(strays))
+        if half or strays or not same:
+            log = (root / "log").read_text(encoding="utf-8", errors="replace").strip()[-200:]
+            wrong = f"half {half}, different {different}, strays {strays}, exit {code}: {log}"
+            print(f"{command.name}, {what}: {wrong}", file=sys.stderr, flush=True)
+        shutil.rmtree(case)
     shutil.rmtree(root / "ready", ignore_errors=True)
-    return [(f"{command.name} ({seconds:.1f} s)", at_random), ("  before each file operation", at_steps)]
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; 1 if anything was wrong."""
+    """Print a line for each command; 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="at random moments, over all commands")
     parser.add_argument("--seed", type=int, default=0)
@@ -285,49 +345,31 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rng = random.Random(options.seed)  # noqa: S311
     torch.set_num_threads(1)
-    rows: list[tuple[str, Row]] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
+    chosen = [command for command in COMMANDS if options.only in command.name]
+    total: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (root / "inputs").mkdir()
         make_inputs(root / "inputs")
-        chosen = [command for command in COMMANDS if options.only in command.name]
-        if any(command.store for command in chosen):
-            serve()
-        if any("../inputs/record.json" in command.arguments for command in chosen):
-            record = Command("record", ["eval", *PICTURES, "--examples", "1", "-o", "../inputs/record.json"], 0)
-            if finish(start(record, root / "first")):
-                raise SystemExit((root / "log").read_text(encoding="utf-8"))
-            shutil.rmtree(root / "first")
-        if any(command.arguments[0] in ("embed", "eval") for command in chosen):  # once, for all forks
-            importlib.import_module("open_clip")
-        try:
-            for command in chosen:
-                rows += measure(command, root, -(-options.kills * command.share // 100), not options.no_steps, rng)
-                show(rows[-2:])
-        finally:
-            for server in _servers:
-                server.kill()
-    total = Row()
-    for _, row in rows:
-        total.kills += row.kills
-        total.struck += row.struck
-        total.half += row.half
-        total.identical += row.identical
-        total.strays |= row.strays
-        total.temporary |= row.temporary
-    show([("total", total)])
-    return int(any(row.wrong for _, row in rows))
+        if any("S3" in command.name for command in chosen):
+            stack.enter_context(s3_server())
+        if any(command.arguments[0] in ("embed", "eval", "report") for command in chosen):
+            importlib.import_module("open_clip")  # once, for all forks
+            record = ["eval", *PICTURES, "--examples", "1", "-o", "../inputs/record.json"]
+            succeed(Command("record", record), root / "first")
+        for command in chosen:
+            kills = -(-options.kills * command.share // 100)
+            found = measure(command, root, kills, not options.no_steps, rng)
+            show(command.name, found)
+            total += found
+    show("total", total)
+    return int(total["half"] + total["strays"] > 0 or total["identical"] < total["kills"])
 
 
-def show(rows: list[tuple[str, Row]]) -> None:
-    """Lines of the table."""
-    for name, row in ((name, row) for name, row in rows if row.kills):
-        left = ", ".join(sorted(row.temporary)) or "-"
-        print(
-            f"{name:36} kills {row.kills:4}  struck {row.struck:4}  half-written {row.half}  "
-            f"identical {row.identical:4}  stray files {len(row.strays)}  in TMPDIR {left}",
-            flush=True,
-        )
+def show(name: str, found: Counter[str]) -> None:
+    """A line of the table."""
+    counts = [f"{key} {found[key]:4}" for key in ("kills", "struck", "half", "identical", "strays")]
+    print(f"{name:36} {'  '.join(counts)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,16 +13,20 @@ import torch
 from clip_tca import LinearClassifier
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.methods.base import Method
 from clip_tca.methods.registry import RIVAL_METHODS
 from tests.conftest import ROOT
 
 
+def printed(script: str, *words: object) -> str:
+    command = [sys.executable, ROOT / "eval" / script, *map(str, words)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+
+
 def test_batch_size_writes_its_page(stored, tmp_path):
-    page = tmp_path / "page.md"
-    command = [sys.executable, ROOT / "eval" / "batch_size.py", stored, "--output", page]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    rows = [line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines() if "TCA | " in line]
+    printed("batch_size.py", stored, "--output", tmp_path / "page.md")
+    lines = (tmp_path / "page.md").read_text(encoding="utf-8").splitlines()
+    rows = [line.split(" | ") for line in lines if "TCA | " in line]
     assert len(rows) == 2 * 3
     assert all(0 <= float(cell.strip(" |")) <= 100 for row in rows for cell in row[2:])
 
@@ -31,92 +35,29 @@ def test_regimes_are_drawn_as_described(stored, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "eval")
     import regimes
 
-    found = list(regimes.cases([str(stored)], ["shifted"], seeds=2))
-    by_regime = {case.regime: case for case in found}
-    assert list(by_regime) == [
-        *("whole", "few classes", "long tail", "one class 80%", "5 per class", "n = 50"),
-        *("random stream", "sorted stream"),
-    ]
-    counts = {name: torch.bincount(case.y, minlength=case.classifier.n_classes) for name, case in by_regime.items()}
+    found = {case.regime: case for case in regimes.cases([str(stored)], ["shifted"], seeds=2)}
+    counts = {name: torch.bincount(case.y, minlength=case.classifier.n_classes) for name, case in found.items()}
     assert int((counts["few classes"] > 0).sum()) == 3
     assert float(counts["one class 80%"].max() / counts["one class 80%"].sum()) == pytest.approx(0.8, abs=0.05)
     assert counts["5 per class"].tolist() == [5] * len(counts["whole"])
     assert counts["long tail"].max() >= 10 * counts["long tail"].min().clamp_min(1)
-    assert len(by_regime["n = 50"].y) == 50
-    assert int((by_regime["sorted stream"].y.diff() != 0).sum()) == len(counts["whole"]) - 1
+    assert len(found["n = 50"].y) == 50
+    assert int((found["sorted stream"].y.diff() != 0).sum()) == len(counts["whole"]) - 1
     gains = {("a", "x"): [(1.0, 300), (3.0, 10)], ("a", "y"): [(-1.0, 500)]}
     assert regimes.row("m", gains) == "| m | +0.5 (-1.0) | +0.50 | -1.0 | -1.0 |"
-    certain = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]])
-    assert regimes.calibration_error(certain, torch.tensor([0, 1, 1])) == pytest.approx(100 * (0.8 + 0.2) / 3, rel=1e-5)
-
-
-def test_the_page_of_regimes_has_every_table(stored, tmp_path):
-    page = tmp_path / "page.md"
-    command = [sys.executable, ROOT / "eval" / "regimes.py", stored, "--method", "conditional-tca", "--seeds", "1"]
-    subprocess.run([*command, "--output", page], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    head, _, row = page.read_text(encoding="utf-8").splitlines()
-    assert row.startswith("| conditional-tca | ")
-    assert head.count("|") == row.count("|")
 
 
 def test_the_page_of_rivals_has_a_row_for_every_method_and_says_how_it_sees_a_set(stored, tmp_path):
-    page = tmp_path / "page.md"
-    command = [sys.executable, ROOT / "eval" / "rivals.py", stored, "--domain", "shifted", "--seeds", "1"]
-    subprocess.run([*command, "--output", page], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    text = page.read_text(encoding="utf-8")
-    names = [line.split(" | ")[0].strip("| ") for line in text.splitlines() if line.startswith("| ")]
-    rows = [name for name in names if name != "method"]
-    methods = [f"**{name}**" if name.endswith("-tca") else name for name in RIVAL_METHODS[1:]]
-    assert [row.split(" (")[0] for row in rows] == 3 * methods
-    assert "dmn (in batches, authors tuned on test data)" in rows
+    printed("rivals.py", stored, "--domain", "shifted", "--seeds", 1, "--output", tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert all(f"\n| {name} " in text.replace("**", "") for name in RIVAL_METHODS[1:])
+    assert "dmn (in batches, authors tuned on test data)" in text
     assert "\n* transductive: `transclip`, `stata`, `zlap`, `gmm`: whole set at once" in text
     assert "\n* online: `tda`, `dmn`, `oga`: batches of 64" in text
-    kept = (ROOT / "eval" / "rivals.md").read_text(encoding="utf-8")
-    assert all(f"\n| {row} | " in kept for row in rows)
 
 
-def test_base_methods_see_a_case_as_they_are_made_for(stored, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "eval")
-    import regimes
-
-    found = {case.regime: case for case in regimes.cases([str(stored)], ["shifted"], seeds=1)}
-    seen: list[int] = []
-
-    def watched(nature: str) -> type[Method]:
-        class Watched(Method):
-            def __init__(self, task):
-                self.task = task
-
-            def __call__(self, batch):
-                seen.append(len(batch))
-                return batch, self.task.classifier.logits(batch)
-
-            predict, reset = __call__, None
-
-        Watched.nature = nature
-        return Watched
-
-    n = len(found["whole"].y)
-    batches = [64] * (n // 64) + [n % 64] * (n % 64 > 0)
-    for nature, regime, sizes in (
-        ("transductive", "whole", [n]),
-        ("transductive", "sorted stream", batches),
-        ("online", "whole", batches),
-        ("online", "random stream", batches),
-    ):
-        seen.clear()
-        case = found[regime]
-        predicted = regimes.base_predictions(watched(nature), case)
-        assert seen == sizes
-        assert torch.equal(predicted, torch.as_tensor(case.classifier.predict(case.z)))
-
-
-def test_the_results_page_shows_the_divisors_as_printed():
-    done = subprocess.run(
-        [sys.executable, ROOT / "eval" / "reported" / "divisors.py"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert "| pacs | 96.08 | 97.11 | 97.36 | +1.28 | +0.25 |" in done.stdout
+def test_the_table_of_divisors_has_the_finding_on_pacs():
+    assert "| pacs | 96.08 | 97.11 | 97.36 | +1.28 | +0.25 |" in printed("reported/divisors.py")
 
 
 def test_the_papers_table_on_features_with_a_head(tmp_path, monkeypatch):
@@ -130,14 +71,7 @@ def test_the_papers_table_on_features_with_a_head(tmp_path, monkeypatch):
         data = EmbeddingSet(None, 1.0, {"target": (5 * z, y)}, head=LinearClassifier(g.weight.float()))
         data.source = 5 * made.domains["clean"][0], made.domains["clean"][1].clone()
         data.save(tmp_path / f"pacs_resnet18_{domain}.safetensors")
-    kept = (
-        "T3A, M = 20",
-        "ORACLE: bias shifted to the true shares, no feature moved",
-        "ConditionalTCA, our defaults",
-        "ConditionalTCA, without its start temperature",
-        "ORACLE: MLP-2, the public code's pseudo-source",
-        "ORACLE: true source statistics, gradient",
-    )
+    kept = ("T3A, M = 20", "ORACLE: bias shifted to the true shares, no feature moved", "ConditionalTCA, our defaults")
     monkeypatch.setattr(resnet18, "ROWS", {name: resnet18.ROWS[name] for name in kept})
     text = resnet18.page(tmp_path)
     rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in text.splitlines() if " | " in line}
@@ -148,22 +82,12 @@ def test_the_papers_table_on_features_with_a_head(tmp_path, monkeypatch):
     assert rows[kept[0]][5].startswith("+1.36")
 
 
-def test_the_page_about_the_paper_shows_no_row_that_is_not_measured(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "eval" / "paper")
-    import resnet18
-
-    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
-    assert all(f"\n| {name} | " in page for name in resnet18.ROWS)
-
-
 def test_the_table_of_label_free_choices_has_a_row_for_each_domain(stored, capsys, monkeypatch, caplog):
     caplog.set_level(logging.ERROR, "clip_tca")  # the script sets it, and this sets it back
     monkeypatch.syspath_prepend(ROOT / "eval")
     import label_free
 
-    assert label_free.ranks([3.0, 1.0, 3.0, 2.0]).tolist() == [3.5, 1.0, 3.5, 2.0]
     everything = label_free.settings
-    assert len(everything(synthetic(0).classifier())) == 33
     few = (*label_free.DEFAULTS, "linear global 5 monge", "conditional uniform 3.0")
     monkeypatch.setattr(label_free, "settings", lambda g: {name: everything(g)[name] for name in few})
     label_free.main([str(stored)])
@@ -171,5 +95,4 @@ def test_the_table_of_label_free_choices_has_a_row_for_each_domain(stored, capsy
     assert [row[0] for row in rows] == ["made clean", "made shifted", "made skewed"]
     for row in rows:
         figures = dict(zip(head[1:], map(float, row[1:]), strict=True))
-        assert -1 <= figures["rank correlation"] <= 1
         assert figures["worst"] <= figures["chosen"] <= figures["best"]

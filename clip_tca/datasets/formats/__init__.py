@@ -1,1 +1,1 @@
-"""Embedding files: one module per format with its reader and its writer, listed in ``registry.py``."""
+"""Embedding files: read and written in blocks of rows; the formats are listed in ``registry.py``."""

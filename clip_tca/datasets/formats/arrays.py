@@ -1,50 +1,166 @@
-"""What formats of named arrays share (``.npy``, ``.npz``, ``.safetensors``): headers first, then windows of rows.
+"""Files of named arrays: ``.npy``, ``.npz``, ``.safetensors``, and those of ``torch.save``, which are only read.
 
-Files are read in windows by plain reads. (A memory map of the whole file would count as resident memory as it is read,
-and a file that is cut short meanwhile would end the process.)
+An array is a place in a stream of bytes, so that a range of its rows is a seek and plain reads, on a disk or in a
+store. (A memory map of a whole file would count as resident memory as it is read, and a file that is cut short
+meanwhile would end the process. The library of safetensors opens local files alone, and writes what is in memory.)
 """
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
+import tempfile
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple
+from contextlib import contextmanager
+from operator import index
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from clip_tca.core.remote import Location
-from clip_tca.core.tensors import Array
 from clip_tca.datasets.formats import base
-from clip_tca.datasets.formats.base import LONGEST_ROW, ROWS, Block, Shard, Sink, Target, damaged
-from clip_tca.datasets.formats.kinds import Kind
+from clip_tca.datasets.formats.base import LONGEST_ROW, ROWS, Block, Result, Shard, Sink, Target, reading
+from clip_tca.datasets.formats.registry import Kind
+
+BFLOAT16 = "BF16"
+SAFETENSORS = {
+    "F16": "<f2", BFLOAT16: "<u2", "F32": "<f4", "F64": "<f8", "BOOL": "|b1",
+    "I8": "|i1", "U8": "|u1", "I16": "<i2", "I32": "<i4", "I64": "<i8",
+}  # fmt: skip
+"""Dtypes of safetensors as NumPy has them; tensors of others are not seen."""
 
 
-class ArrayHeader(NamedTuple):
-    """What is known of an array before it is read; the dtype is that of NumPy (float32 for bfloat16)."""
+class Header(NamedTuple):
+    """What is known of an array before it is read: where its values begin in its stream, and how they are stored."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    stored: np.dtype[Any]
+    start: int = 0
     fortran: bool = False
+    bfloat16: bool = False
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array that is read: bfloat16, which NumPy does not have, becomes float32."""
+        return np.dtype(np.float32) if self.bfloat16 else self.stored.newbyteorder("=")
+
+    def check(self, size: int) -> Header:
+        """Raise EOFError unless it fits into a stream of ``size`` bytes."""
+        needed = self.start + math.prod(self.shape) * self.stored.itemsize
+        if min(self.shape, default=0) < 0 or size < needed:
+            raise EOFError(f"shape {self.shape}: {size} bytes of {needed}")
+        return self
+
+    def read(self, file: IO[bytes], count: int) -> np.ndarray:
+        """The next ``count`` values."""
+        values = np.empty(count, self.stored)
+        got = file.readinto(values.view(np.uint8))  # type: ignore[attr-defined]
+        if got < values.nbytes:
+            raise EOFError(f"{got} bytes of {values.nbytes}")
+        if self.bfloat16:
+            return (values.astype(np.uint32) << 16).view(np.float32)
+        return values.astype(self.dtype, copy=False)
 
 
-class ArrayFile(ABC, Generic[Array]):
+def read_header(file: IO[bytes]) -> Header:
+    """The header of an array in NumPy's format."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    return Header(shape, dtype, file.tell(), fortran and len(shape) > 1 and min(shape) > 1)
+
+
+class ArraySink:
+    """An array in NumPy's format for each kind, written row by row, then packed into one file where the format has one.
+
+    Headers leave room for any number of rows, and are written again at the end.
+    """
+
+    def __init__(self, target: Target, name: str, dim: int, pack: Pack | None) -> None:
+        """``name`` is that of the array of embeddings, ``dim`` their dimension."""
+        self.target, self.dim, self.pack, self.rows = target, dim, pack, 0
+        self.names: dict[Kind, str] = {kind: name if kind == "embeddings" else kind for kind in target.paths}
+        self.files: dict[Kind, IO[bytes]] = {
+            kind: path.open("wb") if pack is None else tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+            for kind, path in target.paths.items()
+        }
+        self._write_headers()
+
+    def write(self, result: Result) -> None:
+        """Append the output for a block."""
+        for kind, file in self.files.items():
+            values = np.ascontiguousarray(result.arrays[kind], self.target.dtypes[kind])
+            file.write(values.reshape(-1).view(np.uint8).data)
+        self.rows += len(result)
+
+    def close(self) -> None:
+        """Finish the files."""
+        self._write_headers()
+        if self.pack is not None:
+            self.pack(self)
+        for file in self.files.values():
+            file.close()
+
+    def shape(self, kind: Kind) -> tuple[int, ...]:
+        """Of an array so far."""
+        return (self.rows, self.dim) if kind == "embeddings" else (self.rows,)
+
+    def _write_headers(self) -> None:
+        for kind, file in self.files.items():
+            file.seek(0)
+            header = {"descr": self.target.dtypes[kind].str, "fortran_order": False, "shape": self.shape(kind)}
+            np.lib.format.write_array_header_1_0(file, header)
+
+
+Pack = Callable[[ArraySink], None]
+
+
+def pack_npz(sink: ArraySink) -> None:
+    """Write a ``.npz`` file, not compressed."""
+    with zipfile.ZipFile(sink.target.path, "w", allowZip64=True) as archive:
+        for kind, file in sink.files.items():  # without the time: a clock before 1980 would be an error
+            with archive.open(f"{sink.names[kind]}.npy", "w", force_zip64=True) as member:
+                file.seek(0)
+                shutil.copyfileobj(file, member, 1 << 20)
+
+
+def pack_safetensors(sink: ArraySink) -> None:
+    """Write a ``.safetensors`` file."""
+    codes = {stored: code for code, stored in SAFETENSORS.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for kind, name in sink.names.items():
+        dtype, shape = sink.target.dtypes[kind], sink.shape(kind)
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": codes[dtype.str], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with sink.target.path.open("wb") as target:
+        target.write(len(text).to_bytes(8, "little") + text)
+        for file in sink.files.values():
+            shutil.copyfileobj(file, target, 1 << 20)
+
+
+class ArrayFile(ABC):
     """A file of named arrays, and ``metadata`` beside them. Only its headers are read when it is opened."""
 
     single_array = False
-    noun = "array"
-    sink: Callable[[Target, str, int], Sink]
-    """Opens a writer in the same format: target, name of the array of embeddings, their dimension."""
+    pack: Pack | None = None
+    """How arrays that were written become a file of the format; None: each is one."""
+
+    remedy = "copy or download it again"
 
     def __init__(self, path: Location) -> None:
         """Read the headers; ValueError if the file is truncated, damaged or of another format."""
         self.path = path
         self.metadata: dict[str, str] = {}
-        try:
+        with reading(path, self.remedy):
             self.headers = self._open()
-        except Exception as error:  # of the archive or of its compression; NumPy's parser of headers raises anything
-            if isinstance(error, OSError) and error.filename is not None:  # it could not be opened at all
-                raise
-            raise damaged(path, error) from None
 
     def choose(self, name: str | None, texts: bool = False) -> str:
         """The array of embeddings, or of text embeddings (which may be ``(templates, c, d)``); None looks for it."""
@@ -52,67 +168,155 @@ class ArrayFile(ABC, Generic[Array]):
             if name is not None:
                 option = "--text-column" if texts else "--column"
                 raise ValueError(f"{self.path}: one array, without a name; leave out {option} {name}")
-            return next(iter(self.headers))
+            return ""
         ndims = (2, 3) if texts else (2,)
         names = [key for key, header in self.headers.items() if len(header.shape) in ndims and header.dtype.kind == "f"]
-        return base.pick_name(self.path, names, name, self.noun, texts)
+        return base.pick_name(self.path, names, name, "array", texts)
 
-    def read(self, name: str) -> Array:
-        """A whole array; ValueError if the file is truncated or damaged."""
-        try:
-            return self._read(name)
-        except Exception as error:
-            raise damaged(self.path, error) from None
+    def read(self, name: str) -> Tensor:
+        """A whole array; ValueError if the file is truncated or damaged, or if the array has no numbers."""
+        header = self.headers[name]
+        if header.dtype.kind not in "biuf" or header.dtype.itemsize > 8:
+            raise ValueError(f"{self.path}: dtype {header.dtype}; numbers are needed")
+        with reading(self.path), self._stream(name) as file:
+            file.seek(header.start)
+            values = header.read(file, math.prod(header.shape))
+            return torch.from_numpy(values.reshape(header.shape, order="F" if header.fortran else "C"))
+
+    def windows(self, name: str, rows: int, start: int, stop: int) -> Iterator[np.ndarray]:
+        """Rows ``start`` to ``stop`` of a matrix, ``rows`` at a time."""
+        header = self.headers[name]
+        width = header.shape[1]
+        with reading(self.path), self._stream(name) as file:
+            file.seek(header.start + start * width * header.stored.itemsize)
+            for first in range(start, stop, rows):
+                yield header.read(file, min(rows, stop - first) * width).reshape(-1, width)
+
+    @contextmanager
+    def _stream(self, name: str) -> Iterator[IO[bytes]]:
+        """The bytes that the header of an array counts in."""
+        with self.path.open("rb") as file:
+            yield file
 
     @abstractmethod
-    def _open(self) -> dict[str, ArrayHeader]:
+    def _open(self) -> dict[str, Header]:
         """The headers; also sets the metadata."""
 
-    @abstractmethod
-    def _read(self, name: str) -> Array:
-        """A whole array."""
 
-    @abstractmethod
-    def windows(self, name: str, rows: int) -> Iterator[np.ndarray]:
-        """A matrix, ``rows`` at a time."""
+class NpyFile(ArrayFile):
+    """A ``.npy`` file: one array, whose name is empty."""
+
+    single_array = True
+
+    def _open(self) -> dict[str, Header]:
+        with self.path.open("rb") as file:
+            return {"": read_header(file).check(self.path.stat().st_size)}
+
+
+class NpzFile(ArrayFile):
+    """A ``.npz`` file: an archive of ``.npy`` files, compressed or not."""
+
+    pack = staticmethod(pack_npz)
+
+    def _open(self) -> dict[str, Header]:
+        with self.path.open("rb") as source, zipfile.ZipFile(source) as archive:
+            headers = {}
+            for member in archive.infolist():
+                name, suffix = member.filename[:-4], member.filename[-4:]
+                if suffix == ".npy":
+                    with archive.open(member) as file:
+                        headers[name] = read_header(file).check(member.file_size)
+            return headers
+
+    @contextmanager
+    def _stream(self, name: str) -> Iterator[IO[bytes]]:
+        with self.path.open("rb") as file, zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
+            member.read(self.headers[name].start)  # not a seek, after which a newer Python counts no checksum
+            yield member
+
+
+class SafetensorsFile(ArrayFile):
+    """A ``.safetensors`` file: length of the header, header as JSON, and the values of one tensor after another."""
+
+    pack = staticmethod(pack_safetensors)
+
+    def _open(self) -> dict[str, Header]:
+        whole = self.path.stat().st_size
+        with self.path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if not 1 < size <= min(whole - 8, 100_000_000):  # the limit of its library
+                raise ValueError(f"a header of {size} bytes in a file of {whole}")
+            entries = dict(json.loads(file.read(size)))
+        self.metadata = {key: str(value) for key, value in dict(entries.pop("__metadata__", {})).items()}
+        headers = {}
+        for name, entry in sorted(entries.items()):
+            code, shape, (start, stop) = entry["dtype"], tuple(map(index, entry["shape"])), entry["data_offsets"]
+            if code in SAFETENSORS:
+                header = Header(shape, np.dtype(SAFETENSORS[code]), 8 + size + index(start), bfloat16=code == BFLOAT16)
+                if start < 0 or stop - start != math.prod(shape) * header.stored.itemsize:
+                    raise ValueError(f"{name} of shape {shape} does not fit its place")
+                headers[name] = header.check(whole)
+        return headers
+
+
+class TorchFile(ArrayFile):
+    """A tensor or a dictionary of them, as ``torch.save`` writes them. Nothing in the file is run."""
+
+    remedy = "only tensors are read, and dictionaries of them: save those by torch.save"
+
+    def _open(self) -> dict[str, Header]:
+        with self.path.open("rb") as file:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        self.single_array = isinstance(content, Tensor)
+        found = {"": content} if self.single_array else content if isinstance(content, dict) else {}
+        self._tensors = {str(key): value.detach() for key, value in found.items() if isinstance(value, Tensor)}
+        if not self._tensors:
+            raise ValueError(f"it holds a {type(content).__name__}")
+        kinds = {name: np.float32 if value.is_floating_point() else np.int64 for name, value in self._tensors.items()}
+        return {name: Header(tuple(value.shape), np.dtype(kinds[name])) for name, value in self._tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        """A whole tensor."""
+        return self._tensors[name]
+
+
+FILES: dict[str, type[ArrayFile]] = {
+    ".npy": NpyFile,
+    ".npz": NpzFile,
+    ".safetensors": SafetensorsFile,
+    ".pt": TorchFile,
+    ".pth": TorchFile,
+}
 
 
 class ArrayShard(Shard):
     """One matrix of a file of named arrays."""
 
-    def __init__(self, file: ArrayFile[Any], column: str | None = None) -> None:
+    def __init__(self, file: ArrayFile, column: str | None = None) -> None:
         """Choose the matrix, and check that it holds embeddings."""
         self.file, self.path, self.where = file, file.path, str(file.path)
         self.name, self.single_array = file.choose(column), file.single_array
         header = file.headers[self.name]
-        check_matrix(self.where, header)
-        (self.rows, self.dim), self.dtype = header.shape, header.dtype.newbyteorder("=")
+        shape, dtype = header.shape, header.dtype
+        if len(shape) != 2 or not 0 < shape[1] <= LONGEST_ROW:
+            raise ValueError(f"{self.where}: shape {shape}; a matrix (rows, 1 to {LONGEST_ROW} dimensions) is needed")
+        if dtype.kind != "f" or dtype.itemsize > 8:
+            raise ValueError(f"{self.where}: dtype {dtype}; allowed are float16, float32 and float64")
+        if header.fortran:
+            raise ValueError(f"{self.where}: stored column by column (Fortran order); save np.ascontiguousarray of it")
+        (self.rows, self.dim), self.dtype = shape, dtype
 
-    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
-        """All rows, ``rows`` at a time."""
-        first = 0
-        for z in self.file.windows(self.name, rows):
-            yield Block(z, first)
-            first += len(z)
+    def blocks(self, rows: int = ROWS, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Rows ``start`` to ``stop``, ``rows`` at a time."""
+        for z in self.file.windows(self.name, rows, start, min(self.rows, self.rows if stop is None else stop)):
+            yield Block(z, start)
+            start += len(z)
 
     def check_added(self, kinds: tuple[Kind, ...]) -> None:
         """Raise ValueError if the matrix has the name of an array that would be added beside it."""
-        added = [kind for kind in kinds if kind != "embeddings"]
+        added: list[str] = [kind for kind in kinds if kind != "embeddings"]
         base.check_free(self.where, "an array", added, [self.name] if "embeddings" in kinds else [])
 
     def sink(self, target: Target) -> Sink:
         """A writer in the same format; the embeddings keep the name of their array."""
-        return type(self.file).sink(target, self.name, self.dim or 0)
-
-
-def check_matrix(where: str, header: ArrayHeader) -> None:
-    """Raise ValueError unless the array is a matrix of floats, stored row by row."""
-    shape, dtype, fortran = header
-    if len(shape) != 2 or shape[0] < 0 or shape[1] < 1:
-        raise ValueError(f"{where}: shape {tuple(shape)}; a matrix (rows, dimensions) is needed")
-    if shape[1] > LONGEST_ROW:
-        raise ValueError(f"{where}: shape {tuple(shape)}; at most {LONGEST_ROW} dimensions are allowed")
-    if dtype.kind != "f" or dtype.itemsize > 8:
-        raise ValueError(f"{where}: dtype {dtype}; allowed are float16, float32 and float64")
-    if fortran:
-        raise ValueError(f"{where}: stored column by column (Fortran order); save np.ascontiguousarray of it")
+        return ArraySink(target, self.name, self.file.headers[self.name].shape[1], self.file.pack)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ import torch
 from clip_tca.core.checks import one_line
 from clip_tca.core.remote import Location, stamp
 from clip_tca.core.tensors import to_tensor
-from clip_tca.datasets.formats.kinds import Kind
+from clip_tca.datasets.formats.registry import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,13 +24,10 @@ ROWS = 8192
 """Rows read, adapted and written together, of embeddings of the usual dimensions."""
 
 VALUES = 1 << 24
-"""Numbers in a block at most: a small file can announce very long rows."""
+"""Numbers in a block at most."""
 
 LONGEST_ROW = 1 << 20
 """A row that says it is longer than this is not an embedding."""
-
-STANDARD = Path("-")
-"""The path of standard input."""
 
 EMBEDDING_NAMES = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
 """Usual names of an array or column of embeddings, in order of preference."""
@@ -49,7 +47,7 @@ class Block:
 
     z: np.ndarray
     first: int
-    others: pa.RecordBatch | None = None
+    others: pa.Table | None = None
 
     def __len__(self) -> int:
         return len(self.z)
@@ -72,7 +70,7 @@ class Result:
     """The output for a block: arrays by kind, columns to carry along, and zero-shot's labels if they are scored."""
 
     arrays: dict[Kind, np.ndarray]
-    others: pa.RecordBatch | None = None
+    others: pa.Table | None = None
     before: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -81,15 +79,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Target:
-    """Where the output for a shard goes: a file for each kind, the same one unless the format holds a single array.
-
-    ``rows`` is their number, where it is known before. A stream goes to an open ``file`` instead.
-    """
+    """Where the output for a shard goes: a file for each kind, the same one unless the format holds a single array."""
 
     paths: dict[Kind, Path]
     dtypes: dict[Kind, np.dtype[Any]]
-    rows: int | None = None
-    file: IO[bytes] | None = None
 
     @property
     def path(self) -> Path:
@@ -103,17 +96,18 @@ class Sink(Protocol):
     def write(self, result: Result) -> None:
         """Append the output for a block."""
 
-    def close(self) -> dict[Path, int]:
-        """Finish the files; the checksums of those for which they were counted as they were written."""
+    def close(self) -> None:
+        """Finish the files."""
 
 
 class Shard(ABC):
     """Embeddings that are read block by block.
 
     Attributes:
-        path: The file; :data:`STANDARD` for standard input.
+        path: The file; of an archive, the name of its output.
         where: What error messages call it.
-        rows: Number of rows; None for a stream.
+        name: Its array or column of embeddings.
+        rows: Number of rows.
         dim: Dimension; None for a table without rows.
         dtype: Of the embeddings, as stored.
         single_array: Whether a file of this format holds one array only.
@@ -121,27 +115,30 @@ class Shard(ABC):
 
     path: Location
     where: str
-    rows: int | None
+    name: str
+    rows: int
     dim: int | None
     dtype: np.dtype[Any]
     single_array = False
-    name = ""
-    """Its array or column of embeddings."""
 
     @abstractmethod
-    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
-        """All rows, ``rows`` at a time."""
+    def blocks(self, rows: int = ROWS, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Rows ``start`` to ``stop`` (None: the end), ``rows`` at a time; of the file only what is needed is read."""
 
     @abstractmethod
     def check_added(self, kinds: tuple[Kind, ...]) -> None:
         """Raise ValueError if an array or column of a name that would be added exists already."""
+
+    @abstractmethod
+    def sink(self, target: Target) -> Sink:
+        """A writer in the format of the shard."""
 
     def sources(self) -> list[Location]:
         """The files it is read from."""
         return [self.path]
 
     def stamp(self) -> Any:
-        """What changes when the content does; None if that can't be known."""
+        """What changes when the content does."""
         return [self.name, *(stamp(path) for path in self.sources())]
 
     def outputs(self, kinds: tuple[Kind, ...]) -> dict[Kind, str]:
@@ -153,14 +150,21 @@ class Shard(ABC):
         """All files that are written for it."""
         return sorted(set(self.outputs(kinds).values()))
 
-    @abstractmethod
-    def sink(self, target: Target) -> Sink:
-        """A writer in the format of the shard."""
-
 
 def damaged(where: object, reason: object, remedy: str = "copy or download it again") -> ValueError:
     """The error for a file that can't be read to its end."""
     return ValueError(f"{where}: truncated or damaged ({one_line(reason)}); {remedy}")
+
+
+@contextmanager
+def reading(where: object, remedy: str = "copy or download it again") -> Iterator[None]:
+    """Whatever a library raises about the content of a file is one line of ours; a file that is missing stays that."""
+    try:
+        yield
+    except Exception as error:  # archives, compression, pickles and NumPy's parser of headers raise anything
+        if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.filename is not None):
+            raise
+        raise damaged(where, error, remedy) from None
 
 
 def pick_name(where: object, names: list[str], name: str | None, noun: str, texts: bool = False) -> str:
@@ -175,7 +179,7 @@ def pick_name(where: object, names: list[str], name: str | None, noun: str, text
     raise ValueError(f"{where}: which {noun} holds the embeddings? {choice}")
 
 
-def check_free(where: str, noun: str, added: Sequence[str], carried: list[str]) -> None:
+def check_free(where: str, noun: str, added: list[str], carried: list[str]) -> None:
     """Raise ValueError if one of the names ``added`` is among those ``carried`` along."""
     if taken := [name for name in added if name in carried]:
         raise ValueError(f"{where}: has {noun} {taken[0]!r} already; rename it")

@@ -1,44 +1,43 @@
-"""The embedding formats, by suffix. Their modules are imported when a file is opened: pyarrow is large."""
+"""The embedding formats by suffix. What reads them is imported when a file is opened: torch and pyarrow are large."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from clip_tca.core.remote import Location
     from clip_tca.datasets.formats.arrays import ArrayFile
     from clip_tca.datasets.formats.base import Shard
 
-ARRAYS = {".npy": "npy.NpyFile", ".npz": "npz.NpzFile", ".safetensors": "safetensors.SafetensorsFile"}
-"""Files of named arrays: subclasses of :class:`clip_tca.datasets.formats.arrays.ArrayFile`."""
+Kind = Literal["embeddings", "labels", "scores"]
+KINDS: tuple[Kind, ...] = ("embeddings", "labels", "scores")
+"""What can be written: adapted embeddings, predicted classes, and the probability of each predicted class."""
 
-TABLES = {
-    ".parquet": "parquet.ParquetShard",
-    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow.ArrowShard"),
-    ".tar": "webdataset.TarShard",
-}
-"""Tables with a list column: subclasses of :class:`clip_tca.datasets.formats.columns.TableShard`."""
+ARRAYS = (".npy", ".npz", ".safetensors")
+TORCH = (".pt", ".pth")
+"""What ``torch.save`` writes; only read, and as a whole."""
 
-FORMATS = {**ARRAYS, **TABLES}
+TABLES = (".parquet", ".arrow", ".feather", ".ipc", ".tar")
+FORMATS = (*ARRAYS, *TABLES)
+"""Files that are read in blocks of rows, and written."""
 
 
-def open_arrays(path: Location) -> ArrayFile[Any]:
-    """Read the headers of a file of named arrays."""
-    file: ArrayFile[Any] = _load(ARRAYS[path.suffix.lower()])(path)
-    return file
+def open_arrays(path: Location) -> ArrayFile:
+    """Read the headers of a file of named arrays, of :data:`ARRAYS` or :data:`TORCH`."""
+    from clip_tca.datasets.formats import arrays
+
+    return arrays.FILES[path.suffix.lower()](path)
 
 
 def open_shard(path: Location, column: str | None = None) -> Shard:
     """Read the header of a file and choose its array, tensor or column of embeddings; None looks for usual names."""
-    if path.suffix.lower() in ARRAYS:
+    suffix = path.suffix.lower()
+    if suffix in ARRAYS:
         from clip_tca.datasets.formats.arrays import ArrayShard
 
         return ArrayShard(open_arrays(path), column)
-    shard: Shard = _load(TABLES[path.suffix.lower()])(path, column)
-    return shard
+    from clip_tca.datasets.formats import tables
 
-
-def _load(name: str) -> Any:
-    module, attribute = name.split(".")
-    return getattr(import_module(f"{__package__}.{module}"), attribute)
+    if suffix == ".tar":
+        return tables.TarShard(path, column)
+    return tables.TableShard(path, column)

@@ -1,0 +1,288 @@
+"""A whole run of ``clip-tca adapt``: fit on rows of all shards, adapt every shard, here or on Ray, write the record.
+
+The fit is kept in the output folder, and every finished shard has a mark: the same run, started again after it was
+killed, goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clip_tca.adapters.base import Adapter
+from clip_tca.adapters.state import load
+from clip_tca.bulk.classifiers import GivenClassifier
+from clip_tca.bulk.one_shard import (
+    MARKS,
+    Output,
+    ShardResult,
+    adapter_key,
+    label_names,
+    read_ahead,
+    read_mark,
+    taken,
+    usable,
+)
+from clip_tca.bulk.shards import ClipRetrievalShard, ShardedEmbeddings
+from clip_tca.core.checks import one_line
+from clip_tca.core.cluster import connect
+from clip_tca.core.files import scratch, write_text
+from clip_tca.core.progress import Progress
+from clip_tca.core.provenance import commit, peak_memory, versions
+from clip_tca.core.remote import Location, RemotePath
+from clip_tca.core.tensors import to_tensor
+from clip_tca.core.version import __version__
+from clip_tca.datasets.formats.base import ROWS, Block, Shard, block_rows
+from clip_tca.datasets.formats.registry import Kind
+
+RECORD = "_clip-tca.json"
+"""Name of the record in an output folder: readers of data sets skip names that begin with an underscore."""
+
+NEAR, FAR = 64, 2048
+"""Rows of a run for the fit: few, so that many classes of sorted rows are seen; more if every run is a request."""
+
+
+@dataclass
+class Run:
+    """Embeddings to adapt, and how.
+
+    An adapter of a saved state is used as it is. Any other is fitted on up to ``fit_rows`` rows (None: all) or, with a
+    ``batch``, learns from that many rows at a time, in order. ``labels`` ``(n,)`` are the true classes of all rows, for
+    scoring only. Without a ``target`` there is only a fit. With ``ray``, the address of a cluster or "" for this
+    machine, workers adapt the shards.
+    """
+
+    source: ShardedEmbeddings
+    adapter: Adapter
+    given: GivenClassifier
+    method: str
+    device: torch.device
+    target: Location | None = None
+    kinds: tuple[Kind, ...] = ("embeddings",)
+    dtype: str | None = None
+    names: bool = False
+    labels: np.ndarray | None = None
+    drop_bad_rows: bool = False
+    overwrite: bool = False
+    fit_rows: int | None = 200_000
+    batch: int | None = None
+    ray: str | None = None
+    shown: bool = False
+
+    @cached_property
+    def outputs(self) -> list[Output]:
+        """The output for each shard."""
+        if self.target is None:
+            return []
+        shards, names = self.source.shards, label_names(self.adapter, self.kinds) if self.names else None
+        ends = list(accumulate(shard.rows for shard in shards))
+        parts = [None] * len(shards) if self.labels is None else np.split(self.labels, ends[:-1])
+        how = (self.target, self.kinds, self.dtype, names, self.drop_bad_rows)
+        return [Output(shard, *how, part) for shard, part in zip(shards, parts, strict=True)]
+
+    def check(self) -> None:
+        """Raise ValueError, before the work, if there is something wrong with the output."""
+        shards, rows = self.source.shards, self.source.rows
+        if self.labels is not None and len(self.labels) != rows:
+            raise ValueError(f"labels: {len(self.labels)}, but there are {rows} rows; one label for each is needed")
+        if len({shard.path.name for shard in shards}) < len(shards):
+            raise ValueError("embeddings: two shards have the same file name, and so would their outputs; rename one")
+        for output in self.outputs:
+            if output.single and not self.source.single:
+                raise ValueError(f"output: {self.target} is one file, and there are shards to write; name a folder")
+            output.check()
+            if not self.overwrite and not output.mark.exists():
+                output.check_free()
+
+    # -- fitting -------------------------------------------------------------------------------------------------------
+
+    def fit(self) -> None:
+        """Fit, or take the fit that an earlier run has left in the output folder."""
+        output = next((output for output in self.outputs if not output.single), None)
+        if output is None:
+            self._fit()
+            return
+        name, folder = f"fit-{self.key()}.safetensors", output.place / MARKS
+        found = [path for path in folder.iterdir() if path.name.startswith("fit-")] if folder.is_dir() else []
+        for path in found:
+            if path.name == name:
+                with suppress(ValueError):  # a damaged one is made again
+                    self.adapter = load(path, self.device)
+                    return
+            elif not self.overwrite:
+                raise taken(output.place)
+        self._fit()
+        for path in found:
+            path.unlink()
+        if isinstance(folder, Path):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.adapter.save(folder / name)
+
+    def _fit(self) -> None:
+        with closing(self._batches()) as batches:
+            self.adapter.fit(batches)
+
+    def key(self) -> str:
+        """A hash of everything that decides what is learned."""
+        shards = [[shard.path.name, shard.rows, shard.stamp()] for shard in self.source.shards]
+        adapter, g = self.adapter, self.adapter.classifier
+        how = [type(adapter).__name__, adapter.options(), self.fit_rows, self.batch, self.drop_bad_rows]
+        content = [__version__, shards, how, g.fingerprint(), g.classes]
+        return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    def _batches(self) -> Generator[Tensor, None, None]:
+        """The rows to fit on, a block at a time."""
+        waiting: list[np.ndarray] = []
+        total = min(self.source.rows, self.fit_rows or self.source.rows)
+        with Progress(total, "fitting", "row", self.shown) as bar:
+            for shard, block in read_ahead(sampled(self.source.shards, self.fit_rows)):
+                waiting.append(usable(shard, block, self.drop_bad_rows)[0].z)
+                bar.update(len(block))
+                if sum(map(len, waiting)) >= ROWS:
+                    yield to_tensor(np.concatenate(waiting)).to(self.device)
+                    waiting = []
+            if sum(map(len, waiting)):
+                yield to_tensor(np.concatenate(waiting)).to(self.device)
+
+    # -- adapting ------------------------------------------------------------------------------------------------------
+
+    def adapt(self) -> list[ShardResult]:
+        """Fit if need be, adapt all shards that are not finished, and write the record; what was counted in each."""
+        began = time.perf_counter()
+        if self.given.kind != "state" and not self.batch:
+            self.fit()
+        fitted = time.perf_counter()
+        results = self._adapt_here() if self.ray is None else self._adapt_on_ray()
+        if self.batch:
+            self.adapter.solve()  # the state of a stream that has ended is what one fit gives
+        if self.outputs:
+            took = {"fitting_seconds": fitted - began, "adapting_seconds": time.perf_counter() - fitted}
+            cost = {"device": self.device.type, **took, "peak_memory_bytes": peak_memory(self.device)}
+            record, output = self.describe(results) | {"cost": cost}, self.outputs[0]
+            path = output.mark if output.single else output.place / RECORD
+            record |= read_mark(path) if output.single else {}  # the mark of a single file is part of its record
+            write_text(path, json.dumps(record, indent=1) + "\n")
+        return results
+
+    def _adapt_here(self) -> list[ShardResult]:
+        key = self.key() if self.batch else adapter_key(self.adapter)
+        results = []
+        with Progress(self.source.rows, "adapting", "row", self.shown) as bar:
+            for output in self.outputs:
+                results.append(output.adapt(self.adapter, key, self.overwrite, bar.update, self.batch))
+                bar.update(output.shard.rows if results[-1].skipped else 0)
+        return results
+
+    def _adapt_on_ray(self) -> list[ShardResult]:
+        """Every shard is a task; one whose worker dies, or whose files can't be reached, is tried again."""
+        with scratch() as folder:
+            self.adapter.save(folder / "state.safetensors")
+            content = (folder / "state.safetensors").read_bytes()
+        results: list[ShardResult] = []
+        with connect(self.ray or None) as ray, Progress(len(self.outputs), "adapting", "shard", self.shown) as bar:
+            gpus = int(ray.cluster_resources().get("GPU", 0) > 0)
+            task = ray.remote(num_gpus=gpus, max_retries=3, retry_exceptions=[OSError])(adapt_in_task)
+            how = (ray.put(content), "cuda" if gpus else "cpu", self.overwrite)
+            tasks = [task.remote(output, *how) for output in self.outputs]
+            try:
+                for each in tasks:
+                    results.append(ray.get(each))
+                    bar.update()
+            except ray.exceptions.RayError as error:
+                cause = getattr(error, "cause", error)  # what a task has raised
+                if isinstance(cause, ray.exceptions.RayError):
+                    raise OSError(f"ray: a worker failed ({one_line(cause)}); the same command goes on") from None
+                raise cause from None
+            finally:
+                for each in tasks[len(results) :]:
+                    ray.cancel(each)
+        return results
+
+    # -- the record ----------------------------------------------------------------------------------------------------
+
+    def describe(self, results: list[ShardResult]) -> dict[str, Any]:
+        """What was read, how it was adapted, and what was left out."""
+        rows, adapter, shards = sum(result.rows for result in results), self.adapter, self.source.shards
+        loaded = "loaded" if self.given.kind == "state" else "transductive"
+        scored: dict[str, float] = {}
+        if self.labels is not None and rows:
+            for name, field in (("", "correct"), ("_zero_shot", "correct_before")):
+                right = sum(getattr(result, field) for result in results)
+                scored |= {f"correct{name}": right, f"accuracy{name}": 100 * right / rows}
+        return {
+            "schema_version": 1,
+            "command": "adapt",
+            "input": {
+                "shards": [{"name": shard.path.name, "rows": shard.rows} for shard in shards],
+                "dimensions": self.source.dim,
+                "dtype": str(self.source.dtype),
+            },
+            self.given.kind: self.given.about,
+            "classes": adapter.classifier.classes,
+            "method": {"name": self.method, "parameters": adapter.options()},
+            "setting": "online" if self.batch else loaded,
+            "batch_size": self.batch,
+            "fitted_rows": adapter.n_seen_,
+            "rows": rows,
+            "left_out": {
+                shard.path.name: {"rows": result.left_out, "first": result.first_left_out}
+                for shard, result in zip(shards, results, strict=True)
+                if result.left_out
+            },
+            "written": {kind: str(dtype) for kind, dtype in self.outputs[0].dtypes.items()},
+            "scored": scored or None,
+            "versions": versions(),
+            "commit": commit(),
+        }
+
+
+def adapt_in_task(output: Output, state: bytes, device: str, overwrite: bool) -> ShardResult:
+    """Adapt a shard in a worker process, by the adapter of a saved ``state``."""
+    with scratch() as folder:
+        (folder / "state.safetensors").write_bytes(state)
+        adapter = load(folder / "state.safetensors", device)
+    return output.adapt(adapter, adapter_key(adapter), overwrite)
+
+
+def sampled(shards: Sequence[Shard], limit: int | None) -> Iterator[tuple[Shard, Block]]:
+    """All rows; if there are more than ``limit``, about as many, in short runs that are spread evenly over all shards.
+
+    Of arrays only these runs are read. The rows of tables can't be read alone: a table is read whole.
+    """
+    total, start = sum(shard.rows for shard in shards), 0
+    for shard in shards:
+        reader = shard.vectors if isinstance(shard, ClipRetrievalShard) else shard
+        file, most = reader.sources()[0], block_rows(shard.dim or 1)
+        apart = file.suffix.lower() in (".npy", ".safetensors", ".tar")
+        run = FAR if apart and isinstance(file, RemotePath) else NEAR
+        firsts = _multiples(total * run / (limit or total), start, shard.rows)
+        if limit is None or total <= limit:
+            yield from ((shard, block) for block in reader.blocks(most))
+        elif apart:
+            for first in firsts:
+                yield from ((shard, block) for block in reader.blocks(run, first, first + run))
+        else:
+            for block in reader.blocks(most):
+                for first in (first - block.first for first in firsts):
+                    if 0 <= first < len(block):
+                        yield shard, Block(block.z[first : first + run], block.first + first)
+        start += shard.rows
+
+
+def _multiples(step: float, start: int, count: int) -> list[int]:
+    """The multiples of ``step`` among ``count`` numbers from ``start`` on, counted from there."""
+    numbers = range(math.ceil(start / step), math.ceil((start + count) / step))
+    return [min(max(int(number * step) - start, 0), count - 1) for number in numbers]

@@ -1,0 +1,115 @@
+"""Commands on saved records (``compare``, ``report``, ``explain``) and on saved states (``explain``, ``export``)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from clip_tca.cli import options as shared
+from clip_tca.core.remote import locate
+
+
+def add_compare(command: argparse.ArgumentParser) -> None:
+    """Add the options of ``compare``."""
+    command.description = "Put the records that clip-tca eval --output FILE.json wrote into a table for each data set."
+    command.add_argument("record", nargs="+", help="JSON file")
+    shared.add_output(command)
+    command.set_defaults(run=compare)
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Print several records in one table."""
+    from clip_tca.results.record import read_all
+    from clip_tca.results.rendering import as_json, render_tables
+    from clip_tca.results.table import comparison
+
+    shared.check_output(options.output)
+    records = read_all(options.record)
+
+    def text(output_format: str) -> str:
+        if output_format == "json":
+            return as_json({"records": list(records.values())})
+        return render_tables(comparison(records, options.metric or "accuracy"), output_format)
+
+    shared.deliver(options, text)
+    return 0
+
+
+def add_report(command: argparse.ArgumentParser) -> None:
+    """Add the options of ``report``."""
+    command.description = (
+        "Put the records that clip-tca eval --output FILE.json and clip-tca study --output PREFIX wrote "
+        "into one self-contained HTML page: tables, gains, classes, confusion, examples (eval --examples N), figures."
+    )
+    files = "JSON file, or a folder: all .json files in it; a study's figure is read from beside it"
+    command.add_argument("results", nargs="+", metavar="RESULTS", help=files)
+    command.add_argument("--output", "-o", metavar="FILE", required=True, help="HTML file; whole or not at all")
+    command.set_defaults(run=report)
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write records as one HTML page."""
+    from clip_tca.core.files import write_text
+    from clip_tca.report.page import page
+    from clip_tca.report.records import read
+
+    shared.check_output(options.output)
+    text = page(read(options.results))
+    write_text(Path(options.output), text)
+    print(f"written: {options.output} ({len(text.encode()) / 1e6:.1f} MB)")
+    return 0
+
+
+def add_explain(command: argparse.ArgumentParser) -> None:
+    """Add the options of ``explain``."""
+    command.description = (
+        "Explain a saved adapter, as adapter.explain() does, or a JSON record of clip-tca eval --output FILE.json."
+    )
+    command.add_argument("file", metavar="STATE|RESULT", help="saved state (safetensors) or record (JSON)")
+    command.set_defaults(run=explain)
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print a saved adapter or a record in plain words, and whether adaptation can be trusted."""
+    path = locate(options.file)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; give a saved state or a record of clip-tca eval --output")
+    with path.open("rb") as file:
+        is_record = file.read(64).lstrip().startswith(b"{")
+    if is_record:
+        from clip_tca.results.explanation import explain_record
+        from clip_tca.results.record import read
+
+        print("\n\n".join("\n".join(explain_record(record)) for record in read(path)))
+        return 0
+    from clip_tca.adapters.state import load
+
+    print(load(path).explain())
+    return 0
+
+
+def add_export(command: argparse.ArgumentParser) -> None:
+    """Add the options of ``export``."""
+    command.description = (
+        "Fold a saved LinearTCA or ConditionalTCA into a linear classifier: .onnx (needs the onnx extra), "
+        "or .safetensors with weight and bias for torch.nn.Linear."
+    )
+    command.add_argument("state", metavar="STATE", help="what --save-state or an adapter's save wrote")
+    command.add_argument("--output", "-o", required=True, metavar="FILE", help="ends with .onnx or .safetensors")
+    command.set_defaults(run=export)
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write a saved state as a linear classifier, and say what is in it."""
+    shared.check_output(options.output)
+    shared.check_inputs(options)
+    from clip_tca.adapters.export import export as write
+    from clip_tca.adapters.state import load
+
+    head = load(locate(options.state)).folded()
+    write(head, Path(options.output))
+    classes, dim = head.weight.shape
+    unit = "of any length, which the model scales" if options.output.endswith(".onnx") else "of unit length"
+    length = unit if head.normalize else "as they come"
+    print(f"written: {options.output}: {dim} dimensions to {classes} classes; for embeddings {length}")
+    return 0
