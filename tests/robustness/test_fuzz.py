@@ -305,7 +305,7 @@ def test_as_many_rows_as_are_announced_are_adapted_or_left_out(data: DataObject,
         (folder / f"case{suffix}").write_bytes(case)
         (folder / "text.npy").write_bytes(npy_file(Z[:4]))
         words = ["adapt", f"case{suffix}", "--text", "text.npy", "--drop-bad-rows", "-o", "out"]
-        if command([*words, *(["--column", column] if column else [])], "case", "text", "rows", "column"):
+        if command([*words, *(["--column", column] if column else [])], "case", "text", "row", "column", "dimension"):
             record = json.loads(next((folder / "out").glob("*.json")).read_text(encoding="utf-8"))
             rows = record["rows"] + sum(shard["rows"] for shard in record["left_out"].values())
             assert record["input"]["shards"][0]["rows"] in (None, rows)
@@ -360,7 +360,7 @@ def test_folders_of_clip_retrieval(data: DataObject):
                 (folder / "case" / kind.replace("1", number)).write_bytes(seed)
         (folder / "case" / name).write_bytes(case)
         words = ["adapt", "case", "--text", "text.npy", "--write", "embeddings,labels", "--drop-bad-rows", "-o", "out"]
-        if command(words, "case", "rows"):
+        if command(words, "case", "row", "dimension"):
             for number in "01":
                 rows = pq.read_metadata(folder / f"out/metadata/metadata_{number}.parquet").num_rows
                 assert len(np.load(folder / f"out/img_emb/img_emb_{number}.npy")) == rows
