@@ -400,11 +400,13 @@ def test_odd_addresses_as_input_text_output_and_state(data: DataObject):
 
 @fuzz()
 def test_a_killed_run_goes_on_to_the_undisturbed_result_though_one_of_its_files_is_damaged(data: DataObject):
+    number, share = data.draw(st.integers(0, 99)), data.draw(st.floats(0, 1))  # marks hold times: their bytes differ
+    piece, length = data.draw(st.binary(max_size=9)), data.draw(st.sampled_from((0, 1, 100, 1 << 30)))
     with answered() as folder:
         (folder / "in").mkdir()
         (folder / "text.npy").write_bytes(npy_file(Z[:4]))
-        for number in range(3):
-            (folder / "in" / f"{number}.npy").write_bytes(npy_file(Z + number))
+        for shard in range(3):
+            (folder / "in" / f"{shard}.npy").write_bytes(npy_file(Z + shard))
         words = ["adapt", "in", "--text", "text.npy", "-o", "out"]
         command(words, codes=(0,))
         whole = {path.name: path.read_bytes() for path in (folder / "out").glob("*.npy")}
@@ -412,8 +414,9 @@ def test_a_killed_run_goes_on_to_the_undisturbed_result_though_one_of_its_files_
         for name in ("2.npy", ".clip-tca/2.npy.json", RECORD):  # as if it had been killed before its last shard
             (folder / "out" / name).unlink()
         left = sorted(path for path in (folder / "out").rglob("*") if path.is_file())
-        path = data.draw(st.sampled_from(left))
-        path.write_bytes(data.draw(damaged([path.read_bytes()])))
+        path = left[number % len(left)]
+        whole_file, at = path.read_bytes(), int(share * path.stat().st_size)
+        path.write_bytes(whole_file[:at] + piece + whole_file[at + length :])
         if not command(words, "out"):  # it can't tell whose the files are
             command([*words, "--overwrite"], codes=(0,))
         assert {path.name: path.read_bytes() for path in (folder / "out").glob("*.npy")} == whole
