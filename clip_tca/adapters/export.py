@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.files import atomic, write_tensors
+from clip_tca.core.remote import Location
 
 SUFFIXES = (".onnx", ".safetensors")
 
 
-def export(head: LinearClassifier, path: Path) -> None:
+def export(head: LinearClassifier, path: Location) -> None:
     """Write a classifier, such as ``adapter.folded()``, as ``.onnx`` or ``.safetensors``, whole or not at all.
 
     Raises:

@@ -36,6 +36,9 @@ from clip_tca.datasets.formats.registry import FORMATS, KINDS, Kind
 T = TypeVar("T")
 Progressing = Callable[[int], object]
 
+RECORD = "_clip-tca.json"
+"""Name of the record in an output folder: readers of data sets skip names that begin with an underscore."""
+
 MARKS = ".clip-tca"
 """Folder of the marks in an output folder."""
 
@@ -221,6 +224,8 @@ class Output:
         with scratch(self.mark.parent / self.mark.stem) as folder:
             result = self._write(folder, adapter, batch, progress)
             write_text(self.mark, json.dumps({"fingerprint": fingerprint}))  # whatever is there from now on is ours
+            if not self.single:
+                (self.place / RECORD).unlink(missing_ok=True)  # of an earlier run: where it is, all shards are its own
             for name in self.written:
                 path = self.place / name
                 if isinstance(path, RemotePath):

@@ -27,6 +27,7 @@ from clip_tca.adapters.state import load
 from clip_tca.bulk.classifiers import GivenClassifier
 from clip_tca.bulk.one_shard import (
     MARKS,
+    RECORD,
     Output,
     ShardResult,
     adapter_key,
@@ -48,9 +49,6 @@ from clip_tca.core.version import __version__
 from clip_tca.datasets.formats.base import ROWS, Block, Shard, block_rows
 from clip_tca.datasets.formats.registry import Kind
 
-RECORD = "_clip-tca.json"
-"""Name of the record in an output folder: readers of data sets skip names that begin with an underscore."""
-
 NEAR, FAR = 64, 2048
 """Rows of a run for the fit: few, so that many classes of sorted rows are seen; more if every run is a request."""
 
@@ -62,7 +60,7 @@ class Run:
     An adapter of a saved state is used as it is. Any other is fitted on up to ``fit_rows`` rows (None: all) or, with a
     ``batch``, learns from that many rows at a time, in order. ``labels`` ``(n,)`` are the true classes of all rows, for
     scoring only. Without a ``target`` there is only a fit. With ``ray``, the address of a cluster or "" for this
-    machine, workers adapt the shards.
+    machine, workers adapt the shards, with the cluster's GPUs unless ``gpus`` is False.
     """
 
     source: ShardedEmbeddings
@@ -80,6 +78,7 @@ class Run:
     fit_rows: int | None = 200_000
     batch: int | None = None
     ray: str | None = None
+    gpus: bool = True
     shown: bool = False
 
     @cached_property
@@ -193,7 +192,7 @@ class Run:
             content = (folder / "state.safetensors").read_bytes()
         results: list[ShardResult] = []
         with connect(self.ray or None) as ray, Progress(len(self.outputs), "adapting", "shard", self.shown) as bar:
-            gpus = int(ray.cluster_resources().get("GPU", 0) > 0)
+            gpus = int(self.gpus and ray.cluster_resources().get("GPU", 0) > 0)
             task = ray.remote(num_gpus=gpus, max_retries=3, retry_exceptions=[OSError])(adapt_in_task)
             how = (ray.put(content), "cuda" if gpus else "cpu", self.overwrite)
             tasks = [task.remote(output, *how) for output in self.outputs]

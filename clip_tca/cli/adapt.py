@@ -109,8 +109,9 @@ def kinds(text: str) -> tuple[Kind, ...]:
 def check_words(options: argparse.Namespace) -> None:
     """Which options go together."""
     error, loaded = options.parser.error, options.load_state is not None
-    if options.fit_only and (options.save_state is None or loaded or options.output is not None or options.online):
-        error("--fit-only needs --save-state FILE; leave out --load-state, --output and --online")
+    others = (options.output, options.load_state, options.ray)
+    if options.fit_only and (options.save_state is None or options.online or others != (None, None, None)):
+        error("--fit-only needs --save-state FILE; leave out --load-state, --output, --online and --ray")
     if not options.fit_only and options.output is None:
         error("the following arguments are required: --output/-o")
     if not loaded and options.text is None and options.head is None:
@@ -150,6 +151,7 @@ def run(options: argparse.Namespace) -> int:
         options.fit_rows,
         options.batch_size if options.online else None,
         options.ray,
+        options.device != "cpu",
         not options.quiet,
     )
     job.check()

@@ -60,7 +60,7 @@ def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: b
     stored = "FILE.safetensors; or with --text a file or folder of embeddings" if foreign else "FILE.safetensors"
     kind = embeddings if foreign else dataset
     add("--dataset", required=required, type=kind, help=f"{', '.join(DATASETS)} or {stored}")
-    add("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: the hub")
+    add("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: that of data get")
     add("--hub-id", metavar="ID", help="data set on the hub, a saved data set, or Parquet")
     add("--revision", help="commit or tag on the hub")
     for what in ("image", "label", "domain"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from clip_tca.cli import options as shared
 from clip_tca.core.remote import locate
@@ -55,7 +54,7 @@ def report(options: argparse.Namespace) -> int:
 
     shared.check_output(options.output)
     text = page(read(options.results))
-    write_text(Path(options.output), text)
+    write_text(locate(options.output), text)
     print(f"written: {options.output} ({len(text.encode()) / 1e6:.1f} MB)")
     return 0
 
@@ -107,7 +106,7 @@ def export(options: argparse.Namespace) -> int:
     from clip_tca.adapters.state import load
 
     head = load(locate(options.state)).folded()
-    write(head, Path(options.output))
+    write(head, locate(options.output))
     classes, dim = head.weight.shape
     unit = "of any length, which the model scales" if options.output.endswith(".onnx") else "of unit length"
     length = unit if head.normalize else "as they come"

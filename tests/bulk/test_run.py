@@ -98,6 +98,16 @@ def test_a_run_that_goes_on_uses_the_map_that_it_began_with(folder):
     assert files(content("out")) == files(content("whole"))
 
 
+def test_where_the_record_is_all_shards_are_its_own(folder):
+    state = ["adapt", "in", "--load-state", "s.safetensors", "-o", "out"]
+    LinearTCA(SET.g).fit(SET.z).save("s.safetensors")
+    assert main(state) == 0
+    assert Path("out/_clip-tca.json").is_file()
+    np.save("in/z_2.npy", np.full_like(np.load("in/z_2.npy"), np.nan))
+    assert main([*state, "--write", "labels", "--overwrite"]) == 1  # after two shards
+    assert not Path("out/_clip-tca.json").exists()
+
+
 @pytest.mark.parametrize(
     "words",
     [["--k", "7"], ["--fit-rows", "100"], ["--labels", "y.npy"], ["--drop-bad-rows"], ["other text"], ["other shard"]],

@@ -199,7 +199,7 @@ def test_a_fit_can_be_saved_without_writing_anything_and_gives_the_same_output(f
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--fit-only"], "--fit-only needs --save-state FILE; leave out --load-state, --output and --online"),
+        (["--fit-only"], "--fit-only needs --save-state FILE; leave out --load-state, --output, --online and --ray"),
         (["--fit-only", "--save-state", "s.safetensors", "-o", "out"], "--fit-only needs"),
         (["--fit-only", "--save-state", "s.safetensors", "--online"], "--fit-only needs"),
         ([], "the following arguments are required: --output/-o"),
