@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import clip_tca
-from clip_tca import LinearTCA
+from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.core.files import write_text
 from tests.conftest import Shifted
 from tests.object_stores import content, upload
@@ -82,6 +83,14 @@ def test_what_was_made_of_something_else_is_refused_or_replaced(z, adapter, word
     assert Path("out/z.npy").read_bytes() == before
     assert not clip_tca.adapt_shard(adapter, "z.npy", "out", overwrite=True, **words).skipped
     assert clip_tca.adapt_shard(adapter, "z.npy", "out", **words).skipped
+
+
+def test_the_same_map_with_another_classifier_is_other_work(folder):
+    other = copy.deepcopy(TCA)
+    other.classifier = ZeroShotClassifier(SET.g.text, 2 * SET.g.scale)
+    clip_tca.adapt_shard(TCA, "z.npy", "out.npy", write=["scores"])
+    with pytest.raises(ValueError, match="of other inputs or options"):
+        clip_tca.adapt_shard(other, "z.npy", "out.npy", write=["scores"])
 
 
 def test_other_labels_are_counted_anew(folder):
