@@ -96,9 +96,12 @@ def test_classes_present_holds_for_every_batch_until_fewer_are_left():
 
 
 def test_in_the_transductive_setting_the_whole_set_has_the_classes():
+    chosen = set()
     for seed in range(5):
         draw = drawn(setting="transductive", classes_present=2, seed=seed)
         assert torch.bincount(LABELS[draw.seen], minlength=4).sort().values.tolist() == [0, 0, 64, 64]
+        chosen.add(tuple(LABELS[draw.seen].unique().tolist()))
+    assert len(chosen) > 1  # drawn anew for every seed
     assert {
         len(LABELS[drawn(setting="transductive", classes_present="1-2", seed=s).seen].unique()) for s in range(8)
     } == {1, 2}
