@@ -192,7 +192,7 @@ class LinearClassifier:
             return
         peak = float(torch.maximum(self.weight.abs().max(), self.bias.abs().max()))
         if peak > LARGEST_WEIGHT:
-            allowed = f"allowed is up to {LARGEST_WEIGHT:.0e}, lest logits overflow"
+            allowed = f"values up to {LARGEST_WEIGHT:.0e} are allowed, so that logits do not overflow"
             raise ValueError(f"weight and bias reach {peak:.0e}; {allowed}; repair the head, or scale it down")
 
 

@@ -123,7 +123,7 @@ def coral_distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
-    """aᵀb ``(d, d)`` where it is known to be symmetric: half of it is computed, in 0.7 of the time."""
+    """aᵀb ``(d, d)`` where it is known to be symmetric: only half of it is computed."""
     product = a.new_empty(a.shape[1], b.shape[1])
     for start in range(0, len(product), COLUMNS_AT_ONCE):
         end = start + COLUMNS_AT_ONCE

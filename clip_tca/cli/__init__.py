@@ -129,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _end(_number: int, _frame: object) -> NoReturn:
     """Handle SIGTERM: clean up on the way out.
 
-    Who ends a run may send it twice (``timeout`` does), and to the processes that decode too. Neither is news from here
-    on: torch would print a trace for each of those that ended.
+    ``timeout`` sends it twice, and to the processes that decode too. Both are ignored from here on, because torch would
+    print a trace for each process that has ended.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if hasattr(signal, "SIGCHLD"):

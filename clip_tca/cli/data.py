@@ -82,7 +82,7 @@ def load(options: argparse.Namespace) -> int:
     for name in names:
         if name not in BENCHMARKS or not mirrors[name]:
             own = f", or {name} with --mirror ADDRESS" if name in BENCHMARKS else ""
-            raise ValueError(f"data: {name!r} can't be got; allowed are {', '.join(_known())}{own}")
+            raise ValueError(f"data: {name!r} has no mirror to load it from; allowed are {', '.join(_known())}{own}")
     for name in names:
         root = Path(options.data_dir).expanduser() if options.data_dir else None
         folder = get(name, mirrors[name], root, not options.quiet)

@@ -112,7 +112,7 @@ def unit(z: Tensor) -> Tensor:
         shortest, longest = (float(length),) * 2 if length.numel() == 1 else map(float, torch.aminmax(length))
         if 1e-12 < shortest <= longest < 1e12:
             return torch.div(z, length)
-    peak = z.abs().amax(dim=-1, keepdim=True)  # divided out first, lest squares over- or underflow
+    peak = z.abs().amax(dim=-1, keepdim=True)  # divided out first, so that squares neither overflow nor underflow
     z = torch.div(z, torch.where(peak > 0, peak, 1.0))
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     return torch.div(z, length.clamp_min(1.0))

@@ -75,7 +75,7 @@ class BackboneEncoder(Encoder):
         """The network, its last layer, the names of its classes, its preprocessing as settings and as a function.
 
         It is without weights if those come from a checkpoint, which brings its own names too. ValueError if there is
-        no such model, or its weights can't be had.
+        no such model, or its weights could not be loaded.
         """
 
     @cached_property
