@@ -50,7 +50,7 @@ PETS_IN_IMAGENET = {
 
 
 class Source(NamedTuple):
-    """A test set: its folder in IMAS, how many shots make a prototype (0: text), and whether it was kept for a check."""
+    """A test set: its folder in IMAS, shots that make a prototype (0: text), and whether it was kept for a check."""
 
     folder: str
     shots: int
@@ -164,8 +164,8 @@ def page(names: list[str], methods: list[str], imas: Path, clip_lt: Path) -> str
         f"Printed by `python eval/clip/tables.py IMAS CLIP_LT{words} --output eval/clip/README.md`;",
         "[tables.py](tables.py) says where the embeddings come from and how they are read. OpenAI's CLIP ViT-B/32,",
         "scale 100. Points of accuracy gained over the classifier g. Methods see no label; labels draw the regimes",
-        f"(../regimes.py): five draws of a few classes, {SEEDS} long tails. Sets marked * were not looked at before the",
-        "defaults were final.",
+        f"(../regimes.py): five draws of a few classes, {SEEDS} long tails. Sets marked * were not looked at before",
+        "the defaults were final.",
         "",
         "| set | images | classes | g | accuracy of g |",
         "|---|---:|---:|---|---:|",
