@@ -35,7 +35,7 @@ import torch
 from page import arguments, show
 from torch import Tensor
 
-from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
+from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.methods.base import Method, Task
@@ -84,7 +84,7 @@ class Case:
 
     regime: str
     source: tuple[str, str]
-    classifier: ZeroShotClassifier
+    classifier: LinearClassifier
     z: Tensor
     y: Tensor
     stream: bool = False
@@ -121,14 +121,14 @@ def cases(paths: list[str], domains: list[str] | None = None, seeds: int = 3) ->
     """Every test set of the files, or of some of their domains."""
     for path in paths:
         data = load_embeddings(path)
-        g = ZeroShotClassifier(data.text, data.scale)
+        g = data.classifier()
         for name, (z, y) in data.domains.items():
             if (domains and name not in domains) or accuracy(g.predict(z), y) >= NOTHING_TO_GAIN:
                 continue
             yield from domain_cases((Path(path).stem, name), g, z, y, seeds)
 
 
-def domain_cases(source: tuple[str, str], g: ZeroShotClassifier, z: Tensor, y: Tensor, seeds: int) -> Iterator[Case]:
+def domain_cases(source: tuple[str, str], g: LinearClassifier, z: Tensor, y: Tensor, seeds: int) -> Iterator[Case]:
     """Every test set of one domain."""
     yield Case("whole", source, g, z, y)
     for seed in range(max(seeds, FEW_CLASSES_SEEDS)):

@@ -9,11 +9,13 @@ import sys
 
 import pytest
 import torch
+from torch.nn import functional
 
 from clip_tca import LinearClassifier
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.methods.registry import RIVAL_METHODS
+from tests.adapters.references.conditional import SAFEGUARDS
 from tests.conftest import ROOT
 
 
@@ -35,9 +37,12 @@ def test_regimes_are_drawn_as_described(stored, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "eval")
     import regimes
 
-    found = {case.regime: case for case in regimes.cases([str(stored)], ["shifted"], seeds=2)}
+    every = list(regimes.cases([str(stored)], ["shifted"], seeds=2))
+    found = {case.regime: case for case in every}
+    few = [int((torch.bincount(case.y) > 0).sum()) for case in every if case.regime == "few classes"]
+    assert few == [2, 3, 2, 3, 2]
+    assert sum(case.regime == "long tail" for case in every) == 2
     counts = {name: torch.bincount(case.y, minlength=case.classifier.n_classes) for name, case in found.items()}
-    assert int((counts["few classes"] > 0).sum()) == 3
     assert float(counts["one class 80%"].max() / counts["one class 80%"].sum()) == pytest.approx(0.8, abs=0.05)
     assert counts["5 per class"].tolist() == [5] * len(counts["whole"])
     assert counts["long tail"].max() >= 10 * counts["long tail"].min().clamp_min(1)
@@ -54,6 +59,33 @@ def test_the_page_of_rivals_has_a_row_for_every_method_and_says_how_it_sees_a_se
     assert "dmn (in batches, authors tuned on test data)" in text
     assert "\n* transductive: `transclip`, `stata`, `zlap`, `gmm`: whole set at once" in text
     assert "\n* online: `tda`, `dmn`, `oga`: batches of 64" in text
+
+
+def test_the_ablation_has_a_row_for_every_safeguard(stored, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    printed("ablation.py", stored, "--domain", "shifted", "--output", tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text(encoding="utf-8")
+    rows = {line.split(" | ")[0][2:]: line.split(" | ")[1] for line in text.splitlines() if line.startswith("| ")}
+    assert list(rows)[1:] == ["all", *(f"without {name}" for name in SAFEGUARDS)]
+    assert len(set(rows.values())) > 5, "leaving a safeguard out changes something"
+
+
+def test_the_tables_on_clip_are_made_from_files_as_the_repositories_have_them(tmp_path):
+    """A folder of test images with one training image of each class, and one of features of another model."""
+    z, y = functional.normalize(torch.randn(60, 512), dim=1), torch.arange(60) % 6
+    centres = functional.normalize(torch.randn(6, 512), dim=1)
+    for name, width in (("ucf101", 512), ("food101", 1024)):
+        folder = tmp_path / "IMAS" / "caches" / name
+        folder.mkdir(parents=True)
+        torch.save(functional.pad(centres, (0, width - 512)).T.half(), folder / "keys_1shots.pt")
+        torch.save(torch.eye(6).half(), folder / "values_1shots.pt")
+        torch.save((centres[y] + 0.5 * z).half(), folder / "test_f.pt")
+        torch.save(y, folder / "test_l.pt")
+    words = (tmp_path / "IMAS", tmp_path, "--set", "ucf101", "--set", "food101", "--method", "conditional-tca")
+    text = printed("clip/tables.py", *words)
+    assert "| ucf101* | 60 | 6 | prototypes, 1 shot | 100.0 |" in text
+    assert "food101" not in text, "features of another model are left out"
+    assert "\n| conditional-tca | +0.0 | +0.0 | +0.0 |" in text
 
 
 def test_the_table_of_divisors_has_the_finding_on_pacs():

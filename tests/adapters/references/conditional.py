@@ -67,9 +67,8 @@ def fit(
     if unknown := set(without) - set(SAFEGUARDS):
         raise ValueError(f"without: {sorted(unknown)}; one of {', '.join(SAFEGUARDS)}")
     n, d = z.shape
-    w, b = g.weight.double(), g.bias.double()
+    w, b = g.weight.to(z), g.bias.to(z)
     c = len(b)
-    z = z.double()
     log_p = (z @ w.T + b).log_softmax(1)
     if n < 8:
         return w, b
@@ -94,12 +93,12 @@ def fit(
     def estimate(q: Tensor, shape: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Equation (2): counts, kappa, means and S^-1."""
         counts, sums = q.sum(0), q.T @ x
-        safe = counts.clamp_min(1e-300)
+        safe = counts.clamp_min(1e-30)
         total, seen = scatter.trace() / n, (sums.square().sum(1) / safe).sum() / n
         noise = (q.square().sum(0) / safe).sum() / n
         within = torch.minimum((total - seen) / (1 - noise).clamp_min(1e-3), total)
         between = seen - within * noise
-        kappa = (within / between if between > 0 else torch.tensor(100.0)).clamp(2.0, 100.0)
+        kappa = (within / between if between > 0 else torch.tensor(100.0)).to(z).clamp(2.0, 100.0)
         means = sums / (counts + kappa)[:, None]
         s = (scatter - means.T @ ((counts + 2 * kappa)[:, None] * means)) / n
         variance = torch.maximum(s.trace(), 0.01 * total) / d
@@ -138,7 +137,7 @@ def fit(
     if shares is None:
         q, *_ = run(2, lambda support: 0.0, 1.0, True)
         unequal = float(imbalance((q * p).sum(0)))
-        seen = float(imbalance(torch.bincount(named, minlength=c).double()))
+        seen = float(imbalance(torch.bincount(named, minlength=c).to(z)))
         if n >= 8 * c and unequal < min(0.4, seen) and "artefact" not in without:
             unequal = 0.0
         cap = math.inf if "cap" in without else unequal
@@ -149,7 +148,7 @@ def fit(
             return gamma * pi.log()
 
     else:
-        shares = shares.double() / shares.sum()
+        shares = shares.to(z) / shares.sum()
         unequal = float(1 + shares.square().sum().log() / math.log(max(2, c)))
         known = shares * n + torch.where(shares > 0, 0.5, 1e-9)
 
