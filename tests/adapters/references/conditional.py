@@ -26,7 +26,7 @@ SAFEGUARDS = (
 )
 
 
-def root(f: Callable[[float], float], lo: float, hi: float, steps: int = 60) -> float:
+def root(f: Callable[[float], float], lo: float, hi: float, steps: int = 30) -> float:
     """Where a falling function crosses zero, by bisection."""
     if f(lo) <= 0:
         return lo
