@@ -85,7 +85,8 @@ def test_the_tables_on_clip_are_made_from_files_as_the_repositories_have_them(tm
     text = printed("clip/tables.py", *words)
     assert "| ucf101* | 60 | 6 | prototypes, 1 shot | 100.0 |" in text
     assert "food101" not in text, "features of another model are left out"
-    assert "\n| conditional-tca | +0.0 | +0.0 | +0.0 |" in text
+    assert "\n| conditional-tca | +0.0 | +0.0 | +0.0 | +0.0 |" in text
+    assert "\n* whole: all sets: none; sets marked *: none." in text
 
 
 def test_the_table_of_divisors_has_the_finding_on_pacs():
