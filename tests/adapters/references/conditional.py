@@ -138,7 +138,7 @@ def fit(
         q, *_ = run(2, lambda support: 0.0, 1.0, True)
         unequal = float(imbalance((q * p).sum(0)))
         seen = float(imbalance(torch.bincount(named, minlength=c).to(z)))
-        if n >= 8 * c and unequal < min(0.4, seen) and "artefact" not in without:
+        if n >= 8 * c and unequal < min(0.3, seen) and "artefact" not in without:
             unequal = 0.0
         cap = math.inf if "cap" in without else unequal
 
