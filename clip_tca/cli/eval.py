@@ -7,17 +7,22 @@ model = "ViT-B-16-quickgelu"
 [[run]]                     # one run
 dataset = "pacs"
 method = ["zero-shot", "linear-tca"]
+
+With ``--output FILE`` every finished run is kept in ``FILE.unfinished`` until the last one is done. The same command
+again goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import sys
 from collections.abc import Sequence
 
 from clip_tca.cli import options as shared
 from clip_tca.core.folders import resource
-from clip_tca.core.remote import locate
+from clip_tca.core.remote import Location, locate
 from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, GROUPS, METHODS
 from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
 
@@ -29,6 +34,8 @@ else:
 PASSED_ON = ("setting", "protocol", "batch_size", "seeds", "stream", "classes_present", "long_tail", "mix_domains",
              "profile", "examples")  # fmt: skip
 NOT_IN_RECIPES = {"--recipe", "--output", "--format", "--help"}
+
+logger = logging.getLogger(__name__)
 
 NATURES = {
     "transductive": "the whole set at once (transductive)",
@@ -86,10 +93,11 @@ def add(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Evaluate once, or once for each run of a recipe."""
     shared.check_output(options.output)
-    runs = [options]
+    runs, lines, unfinished = [options], [[""]], None
     if options.recipe is not None:
         lines = recipe_lines(options.recipe, options.parser, options.arguments)
         runs = [options.parser.parse_args(line) for line in lines]
+        unfinished = locate(f"{options.output}.unfinished") if options.output else None
         if any(each.dataset is None for each in runs):
             raise ValueError(f"recipe: {options.recipe}: a run has no dataset; add it there, or give --dataset")
     elif options.dataset is None:
@@ -97,21 +105,46 @@ def run(options: argparse.Namespace) -> int:
     metrics = list(dict.fromkeys(name for each in runs for name in each.metric or ()))
     for each in runs:
         shared.check_inputs(each)
+    from clip_tca.core.files import write_text
     from clip_tca.evaluation.runner import evaluate
     from clip_tca.results.rendering import render
 
-    records: list[EvaluationRecord] = []
+    records = finished(unfinished, lines)
     try:
-        for each in runs:
+        for each in runs[len(records) :]:
             chosen = {name: getattr(each, name) for name in PASSED_ON}
             methods, given = each.method or DEFAULT_METHODS, shared.method_options(each)
             records.append(evaluate(each.dataset, methods=methods, options=given, **chosen, **shared.inputs(each)))
+            if unfinished:
+                write_text(unfinished, json.dumps({"lines": lines, "records": records}))
     except BaseException:
         if records:  # of a recipe whose later run failed
             sys.stdout.write(render(records, metrics=metrics))
+        if records and unfinished:
+            kept = f"{len(records)} of {len(runs)} runs are kept in {unfinished}"
+            logger.warning("%s; the same command goes on from there", kept)
         raise
     shared.deliver(options, lambda output_format: render(records, output_format, metrics))
+    if unfinished:
+        unfinished.unlink(missing_ok=True)
     return 0
+
+
+def finished(path: Location | None, lines: list[list[str]]) -> list[EvaluationRecord]:
+    """The records of the first runs of a recipe, if an interrupted run of the same ``lines`` kept some."""
+    from clip_tca.results.record import checked, parse
+
+    if path is None or not path.is_file():
+        return []
+    try:
+        content = parse(path)
+        records = checked(content, path)
+    except ValueError as error:
+        raise ValueError(f"{error}, or delete {path}") from None
+    if content.get("lines") != lines:
+        raise ValueError(f"output: {path} is of an interrupted recipe with other options; give those, or delete it")
+    logger.warning("%d of %d runs are taken from %s", len(records), len(lines), path)
+    return records
 
 
 def recipe_lines(recipe: str, parser: argparse.ArgumentParser, given: Sequence[str]) -> list[list[str]]:

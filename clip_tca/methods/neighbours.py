@@ -34,6 +34,16 @@ class Graph:
     weights: Tensor
     targets: Tensor
 
+    @classmethod
+    def of_images(cls, weights: Tensor, targets: Tensor, texts: int) -> Graph:
+        """A graph whose first nodes are texts, which have edges only from images, given as ``(images, k)``."""
+        none = weights.new_zeros(texts, weights.shape[1]), targets.new_zeros(texts, weights.shape[1])
+        return cls(torch.cat([none[0], weights]), torch.cat([none[1], targets]))
+
+    def degrees(self) -> Tensor:
+        """The row sums of W + Wᵀ ``(n,)``."""
+        return self.weights.sum(dim=1).index_add_(0, self.targets.flatten(), self.weights.flatten())
+
     def __matmul__(self, x: Tensor) -> Tensor:
         """(W + Wᵀ) x of values ``(n, classes)`` at the nodes."""
         along = (self.weights[..., None] * x[self.targets]).sum(dim=1)

@@ -26,6 +26,7 @@ from clip_tca.core.checks import check_number, check_whole, one_of
 from clip_tca.core.tensors import double
 from clip_tca.methods.base import EmbeddingMethod, directions, prototypes
 from clip_tca.methods.certain_images import most_certain
+from clip_tca.methods.gaussian import discriminant
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -106,6 +107,4 @@ class OGA(EmbeddingMethod):
 
     def _weigh(self) -> None:
         """log N as a linear function of z, without what is the same for all classes."""
-        means = self.means_
-        self.weights_ = means @ self.precision_.to(means.device)
-        self.bias_ = -(self.weights_ * means).sum(dim=1) / 2
+        self.weights_, self.bias_ = discriminant(self.means_, self.precision_.to(self.means_.device))

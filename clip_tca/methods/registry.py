@@ -41,6 +41,10 @@ _HOMES = {
     "stata": "stata:StatA",
     "zlap": "zlap:ZLaP",
     "gmm": "gmm:GMM",
+    "dota": "dota:DOTA",
+    "bca": "bca:BCA",
+    "ecalp": "ecalp:ECALP",
+    "dpe": "dpe:DPE",
 }
 BASES = tuple(_HOMES)
 """Base methods that come with the package."""
@@ -57,7 +61,7 @@ ON_EMBEDDINGS = (ZERO_SHOT, *ADAPTERS)
 METHODS = (*ON_EMBEDDINGS, *[name + plus for name in BASES for plus in ("", PLUS)])
 DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "conditional-tca")
 
-RIVAL_METHODS = (*DEFAULT_METHODS, "tda", "dmn", "oga", "transclip", "stata", "zlap", "gmm")
+RIVAL_METHODS = (*DEFAULT_METHODS, *BASES[BASES.index("tda") :])
 """The defaults, and what was published since 2024 on embeddings alone."""
 
 GROUPS = EVERY, RIVALS = "all", "rivals"

@@ -62,15 +62,14 @@ class ZLaP(TransductiveMethod):
         c = len(texts)
         to_images, images = nearest(u, u, self.graph_k - 1, itself=False)
         to_texts, nearest_texts = self._text_edges(u, texts)
-        weights, targets = torch.cat([to_images.clamp_min(0), to_texts], dim=1), [images + c, nearest_texts]
-        degree = torch.cat([weights.new_zeros(c), weights.sum(dim=1)])
-        degree.index_add_(0, torch.cat(targets, dim=1).reshape(-1), weights.reshape(-1))
-        scale = torch.where(degree > 0, degree, 1).rsqrt()
-        graph = _joined(weights * scale[c:, None], torch.cat(targets, dim=1), c, scale)
+        weights = torch.cat([to_images.clamp_min(0), to_texts], dim=1)
+        graph = Graph.of_images(weights, torch.cat([images + c, nearest_texts], dim=1), c)
+        degree = graph.degrees()
+        scale = torch.where(degree > 0, degree, 1).rsqrt()[:, None]
         labels = torch.eye(c, dtype=u.dtype, device=u.device)
         scores = term = torch.cat([labels, labels.new_zeros(len(u), c)])
         for _ in range(_terms(self.propagation)):
-            term = self.propagation * (graph @ term)
+            term = self.propagation * scale * (graph @ (scale * term))
             scores = scores + term
         self.nodes_, self.scores_ = u, scores
         return _log(scores[c:])
@@ -86,12 +85,6 @@ class ZLaP(TransductiveMethod):
     def _text_edges(self, u: Tensor, texts: Tensor) -> tuple[Tensor, Tensor]:
         cosine, targets = nearest(u, texts, self.graph_k)
         return cosine.clamp_min(0) ** self.text_power, targets
-
-
-def _joined(weights: Tensor, targets: Tensor, c: int, scale: Tensor) -> Graph:
-    """The graph of all nodes from the edges of the images; texts have edges only from images, which count both ways."""
-    none = weights.new_zeros(c, weights.shape[1]), targets.new_zeros(c, weights.shape[1])
-    return Graph(torch.cat([none[0], weights * scale[targets]]), torch.cat([none[1], targets]))
 
 
 def _terms(alpha: float) -> int:

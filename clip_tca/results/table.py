@@ -112,11 +112,16 @@ def metric_table(record: EvaluationRecord, metrics: str | Sequence[str]) -> Tabl
 
 
 def comparison(records: dict[str, EvaluationRecord], metrics: str | Sequence[str] = "accuracy") -> list[Table]:
-    """One table for each data set, with the measured rows of all its records under their labels."""
+    """One table for each data set, with the measured rows of all its records under their labels.
+
+    Below those of accuracy are the averages over data sets of the records that were made alike.
+    """
     by_dataset: dict[str, dict[str, EvaluationRecord]] = {}
     for label, record in records.items():
         by_dataset.setdefault(dataset_name(record), {})[label] = record
-    return [_table(group, check_metrics(metrics)) for group in by_dataset.values()]
+    shown = check_metrics(metrics)
+    tables = [_table(group, shown) for group in by_dataset.values()]
+    return tables + (average_tables(list(records.values())) if shown == ["accuracy"] else [])
 
 
 def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
@@ -227,20 +232,39 @@ def side_tables(record: EvaluationRecord) -> list[Table]:
 
 def suite_tables(records: Sequence[EvaluationRecord]) -> list[Table]:
     """A table over many data sets for each group of records made alike, if all data sets of a list are among them."""
-    groups: dict[str, dict[str, EvaluationRecord]] = {}
+    return [
+        accuracy_table(_suite(title, [group[name] for name in names]))
+        for group in _alike(records)
+        for names, title in suites().items()
+        if set(names) <= set(group)
+    ]
+
+
+def average_tables(records: Sequence[EvaluationRecord]) -> list[Table]:
+    """A table with the data sets as columns, and their average, for each group of records made alike."""
+    titles = {frozenset(names): title for names, title in suites().items()}
+    return [
+        accuracy_table(_suite(titles.get(frozenset(group), f"{len(group)} data sets"), list(group.values())))
+        for group in _alike(records)
+        if len(group) > 1
+    ]
+
+
+def _alike(records: Sequence[EvaluationRecord]) -> list[dict[str, EvaluationRecord]]:
+    """Groups of records that differ in the data set alone, by its name; a second of a data set is in another group."""
+    groups: dict[str, list[dict[str, EvaluationRecord]]] = {}
     for record in records:
         content = cast("Mapping[str, Any]", record)
         alike = [content[key] for key in ("setting", "protocol", "batch_size", "stream", "seeds", "model")]
         prompts = record["prompts"]["name"] if record["prompts"] else None
         methods = [method["name"] for method in record["methods"]]
         key = json.dumps([*alike, prompts, methods, record["data"]["origin"].get("corrupt")])
-        groups.setdefault(key, {}).setdefault(record["dataset"], record)
-    return [
-        accuracy_table(_suite(title, [group[name] for name in names]))
-        for group in groups.values()
-        for names, title in suites().items()
-        if set(names) <= set(group)
-    ]
+        mine, name = groups.setdefault(key, []), _set_name(record)
+        group = next((group for group in mine if name not in group), None)
+        if group is None:
+            mine.append(group := {})
+        group[name] = record
+    return [group for mine in groups.values() for group in mine]
 
 
 def _suite(title: str, records: list[EvaluationRecord]) -> EvaluationRecord:
@@ -249,7 +273,7 @@ def _suite(title: str, records: list[EvaluationRecord]) -> EvaluationRecord:
     data: DataInfo = {**first["data"], "domains": {}, "differences": [], "ignored": [], "left_out": 0}
     data["origin"] = {"corrupt": first["data"]["origin"].get("corrupt")}
     for record in records:
-        name, about = record["dataset"], record["data"]
+        name, about = _set_name(record), record["data"]
         data["domains"][name] = {"images": sum(domain["images"] for domain in about["domains"].values())}
         data["differences"] += [f"{name}: {difference}" for difference in about["differences"]]
         data["left_out"] += about["left_out"]
@@ -359,9 +383,13 @@ def stream_words(record: EvaluationRecord) -> list[str]:
 
 def dataset_name(record: EvaluationRecord) -> str:
     """The name of the data set; for images of the user, also that of their folder; and what corrupts the images."""
-    name, folder, corrupt = record["dataset"], record["data"].get("name"), record["data"]["origin"].get("corrupt")
-    name = f"{name} {folder}" if name == "folder" and folder else name
+    name, corrupt = _set_name(record), record["data"]["origin"].get("corrupt")
     return f"{name} corrupted by {corrupt}" if corrupt else name
+
+
+def _set_name(record: EvaluationRecord) -> str:
+    name, folder = record["dataset"], record["data"].get("name")
+    return f"{name} {folder}" if name == "folder" and folder else name
 
 
 def model_line(model: ModelInfo) -> str:

@@ -254,6 +254,33 @@ def test_a_recipe_runs_and_what_is_given_goes_before_it(tmp_path, capsys):
     assert (one["protocol"], one["methods"][1]["parameters"]["k"]) == ("full", 9)
 
 
+def test_an_interrupted_recipe_keeps_its_finished_tables_and_continues(tmp_path, capsys, monkeypatch):
+    from clip_tca.evaluation import runner
+
+    recipe, output, evaluate, seen = tmp_path / "two.toml", tmp_path / "two.json", runner.evaluate, []
+    recipe.write_text('[[run]]\ndataset = "synthetic"\n[[run]]\ndataset = "synthetic"\nbatch-size = 64\n')
+
+    def stops_at_the_second(*given, **options):
+        seen.append(options["batch_size"])
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return evaluate(*given, **options)
+
+    monkeypatch.setattr(runner, "evaluate", stops_at_the_second)
+    words = ["eval", "--recipe", str(recipe), "--output", str(output)]
+    assert main(words) != 0
+    assert "zero-shot" in capsys.readouterr().out
+    assert not output.exists()
+    kept = tmp_path / "two.json.unfinished"
+    assert len(json.loads(kept.read_text())["records"]) == 1
+    assert main([*words, "--protocol", "kept"]) == 1
+    assert "interrupted recipe with other options" in capsys.readouterr().err
+    assert main(words) == 0
+    assert seen == [128, 64, 64]  # the first was not run again
+    assert [record["batch_size"] for record in json.loads(output.read_text())["records"]] == [128, 64]
+    assert not kept.exists()
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -290,6 +317,7 @@ def test_compare_reads_records_and_refuses_what_is_none_or_was_edited(tmp_path, 
     assert main(["compare", files["one"], files["two"]]) == 0
     shown = capsys.readouterr().out
     assert shown.index("[one]") < shown.index("all images") < shown.index("[two]") < shown.rindex("images seen")
+    assert "data sets" not in shown
     (tmp_path / "bad.json").write_text('{"rows": 3}')
     record = json.loads((tmp_path / "one.json").read_text())
     record["rows"][0]["accuracy"] = 99.9

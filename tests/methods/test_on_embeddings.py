@@ -28,9 +28,16 @@ TransCLIP: TransCLIP_solver of MaxZanella/transduction-for-vlms on GitHub; StatA
 GaussAdapt of cfuchs2023/OGA in single precision, in batches of 40; ZLaP: do_transductive_lp and do_inductive_lp of
 vladan-stojnic/ZLaP, with NumPy and SciPy in place of their GPU versions; DMN: DualMem of YBZh/DMN, image by image.
 """
+NEWER = load_file(REFERENCES / "newer_rivals.safetensors")
+"""What the authors' code returns for the same texts and embeddings, image by image: logits.
+
+DOTA: the class of skylineeeeen/DOTA in single precision; DPE: run_test_dpe of zhangce01/DPE-CLIP in single precision;
+ECALP: the scores F of iterative_label_propagation of Yushu-Li/ECALP for all images at once, texts and embeddings moved
+by 0.5 in every dimension, so that cosines are positive as CLIP's are.
+"""
 Z = STORED["embeddings"]
 TRANSDUCTIVE = ("transclip", "stata", "zlap", "gmm")
-RIVALS = (*TRANSDUCTIVE, "oga", "dmn", "t3a", "adanpc", "tda")
+RIVALS = (*TRANSDUCTIVE, "oga", "dmn", "t3a", "adanpc", "tda", "dota", "bca", "ecalp", "dpe")
 OWN = {name: load_file(REFERENCES / f"{name}.safetensors") for name in ("t3a", "adanpc", "tda")}
 """Texts, embeddings, and what the authors' code returns for them.
 
@@ -74,6 +81,72 @@ def test_probabilities_are_the_original_ones(task: Task, stored: str, size: int,
     found = run(stored.split("_")[0], task, size=size, **options).softmax(dim=1)
     torch.testing.assert_close(found, STORED[stored], atol=1e-5, rtol=0)
     assert (STORED[stored] - zero_shot(task)).abs().max() > 0.1  # there is something to agree on
+
+
+@pytest.mark.parametrize(
+    ("stored", "options"),
+    [
+        ("dota", {"rows_at_once": 1}),
+        (
+            "dota_strong",
+            {
+                "rows_at_once": 1,
+                "shrinkage": 0.002,
+                "variance_start": 0.004,
+                "largest_weight": 0.8,
+                "weight_growth": 0.03,
+            },
+        ),
+        ("dpe", {}),
+        ("dpe_fast", {"image_weight": 3.0, "image_sharpness": 8.0, "learning_rate": 5e-3, "alignment": 0.2}),
+    ],
+)
+def test_newer_methods_predict_as_their_authors_do(task: Task, stored: str, options: dict[str, Any]) -> None:
+    name = stored.split("_")[0]
+    for size in (len(Z), 50):
+        found = run(name, task, size=size, **options).softmax(dim=1)
+        torch.testing.assert_close(found, NEWER[stored].softmax(dim=1), atol=3e-4, rtol=0)
+    assert (NEWER[stored].softmax(dim=1) - zero_shot(task)).abs().max() > 0.02
+
+
+@pytest.mark.parametrize(
+    ("stored", "options"), [("ecalp", {}), ("ecalp_short", {"text_neighbours": 2, "image_neighbours": 4, "rounds": 5})]
+)
+def test_ecalp_s_scores_are_the_original_ones(task: Task, stored: str, options: dict[str, Any]) -> None:
+    moved = Task(ZeroShotClassifier(task.classifier.text + 0.5, SCALE))
+    z = torch.nn.functional.normalize(Z, dim=1) + 0.5
+    found = run("ecalp", moved, z, **options).exp()
+    torch.testing.assert_close(found, NEWER[stored], atol=1e-6, rtol=1e-4)
+    assert (found.argmax(dim=1) != moved.classifier.predict(z)).any()
+
+
+def test_images_that_ecalp_has_seen_start_at_a_fifth_of_their_score(task: Task) -> None:
+    kind: Any = base_method("ecalp")
+    method = kind(task)
+    scores = method(Z[:60])[1].exp()
+    assert torch.equal(method.starts_.argmax(dim=1), scores.argmax(dim=1))
+    torch.testing.assert_close(method.starts_.sum(dim=1), scores.amax(dim=1) / 5)
+    assert (run("ecalp", task, size=60)[60:] - run("ecalp", task)[60:]).abs().max() > 0.01
+    method.starts_.zero_()  # then it does not matter when they joined
+    torch.testing.assert_close(method(Z[60:])[1], run("ecalp", task)[60:], atol=1e-4, rtol=1e-4)
+
+
+def test_bca_follows_its_equations(task: Task) -> None:
+    options = {"embedding_threshold": 0.3, "embedding_count": 4.0, "prior_threshold": 0.65, "prior_count": 1.0}
+    means, prior = [row.clone() for row in task.classifier.text.double()], torch.eye(6).double()
+    moved, noted, expected = [4.0] * 6, [1.0] * 6, []
+    for z in torch.nn.functional.normalize(Z.double(), dim=1):
+        p = torch.stack([SCALE * z @ mean for mean in means]).softmax(dim=0) @ prior
+        expected.append(p)
+        s = int(p.argmax())
+        if p[s] > 0.3:
+            mean = moved[s] * means[s] + z
+            means[s], moved[s] = mean / mean.norm(), moved[s] + 1
+        if p[s] > 0.65:
+            prior[s], noted[s] = (noted[s] * prior[s] + p) / (noted[s] + 1), noted[s] + 1
+    found = run("bca", task, size=50, **options).softmax(dim=1)
+    torch.testing.assert_close(found, torch.stack(expected).float(), atol=1e-5, rtol=0)
+    assert (found - zero_shot(task)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -224,6 +297,11 @@ def test_dtypes_and_inference_mode(name: str, task: Task) -> None:
         ("dmn", {"memory_shots": 0.5}, "memory_shots: 0.5"),
         ("gmm", {"ridge": 0}, "ridge: 0; allowed are numbers above 0"),
         ("gmm", {"em_rounds": 0}, "em_rounds: 0"),
+        ("dota", {"rows_at_once": 0}, "rows_at_once: 0"),
+        ("dota", {"shrinkage": 0}, "shrinkage: 0; allowed are numbers above 0, up to 1"),
+        ("bca", {"prior_threshold": 65}, "prior_threshold: 65"),
+        ("ecalp", {"rounds": 0}, "rounds: 0"),
+        ("dpe", {"learning_rate": -1}, "learning_rate: -1"),
         ("t3a", {"filter_k": 2.5}, "filter_k: 2.5; allowed are None or whole numbers of at least 1"),
         ("adanpc", {"temperature": 0}, "temperature: 0; allowed are numbers above 0"),
         ("adanpc", {"labels": "truth"}, "labels: 'truth'; allowed are zero-shot, votes"),
@@ -245,6 +323,9 @@ def test_options_that_turn_everything_off_give_zero_shot(task: Task) -> None:
         "oga": {"likelihood_power": 0.0},
         "dmn": {"memory_weight": 0.0},
         "tda": {"positive_shots": 0, "negative_shots": 0},
+        "dota": {"largest_weight": 0.0},
+        "bca": {"embedding_threshold": 1.0, "prior_threshold": 1.0},
+        "dpe": {"image_weight": 0.0, "learning_rate": 0.0},
     }
     for name, options in off.items():
         torch.testing.assert_close(run(name, task, **options).softmax(dim=1), expected, atol=1e-4, rtol=0)

@@ -115,6 +115,21 @@ def test_the_worst_tenth_is_of_runs_and_is_shown_from_ten_on(record):
     assert line[1:5] == ["50.00 ± 30.00", "50.00 ± 30.00", "50.00", "50.00"]
 
 
+def test_compare_ends_with_the_average_over_data_sets_of_records_made_alike(record):
+    methods = [method for method in record["methods"] if method["name"] == "zero-shot"]
+    one, other = ({**many(record, [value]), "methods": methods} for value in (50.0, 80.0))
+    other["dataset"] = "other"
+    *tables, average = comparison({"a": one, "b": other})
+    assert len(tables) == 2
+    assert average.title[0].startswith("Accuracy (%) on 2 data sets: ")
+    assert average.head == ["method", "synthetic", "other", "average", "gain", "divided by"]
+    assert average.sections[0][1] == [["zero-shot", "50.00", "80.00", "65.00", "+0.00", "all images"]]
+    assert len(comparison({"a": one, "b": {**other, "protocol": "kept"}})) == 2  # not made alike
+    assert len(comparison({"a": one, "b": other}, "ece")) == 2
+    twice = comparison({"a": one, "b": other, "c": one, "d": other})
+    assert [table.title[0].split(":")[0] for table in twice[2:]] == ["Accuracy (%) on 2 data sets"] * 2
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_has_the_columns_asked_for_and_json_has_all(form, record):
     text = render(record, form, ["macro_f1", "ece"])
