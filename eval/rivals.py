@@ -1,6 +1,6 @@
 """Accuracy in every regime of the rivals on embeddings, beside ours: the regimes × methods table.
 
-    python eval/rivals.py EMBEDDINGS.safetensors… [--domain NAME…] [--seeds 3] [--output PAGE.md]
+    python eval/rivals.py EMBEDDINGS.safetensors… [--domain NAME…] [--without NAME…] [--seeds 3] [--output PAGE.md]
 
 Regimes, test sets and scoring are those of regimes.py, which says how a base method sees them. The methods are those
 of ``clip-tca eval --method rivals``.
@@ -74,9 +74,9 @@ def times(timed: dict[str, Timed], files: list[str]) -> list[str]:
     return lines
 
 
-def natures() -> list[str]:
+def natures(methods: list[str]) -> list[str]:
     """How each base method sees the test set, and what its authors tuned on test data."""
-    kinds = {name: base_method(name) for name in METHODS if name in BASES}
+    kinds = {name: base_method(name) for name in methods if name in BASES}
     words = {
         "transductive": f"whole set at once; in streams solved for each batch of {BATCH}",
         "online": f"batches of {BATCH} everywhere, with a state that is carried on; sets come in random order",
@@ -98,14 +98,15 @@ def natures() -> list[str]:
     ]
 
 
-def page(paths: list[str], domains: list[str] | None, seeds: int) -> str:
-    """The whole page."""
+def page(paths: list[str], domains: list[str] | None, seeds: int, without: list[str]) -> str:
+    """The whole page; methods ``without`` are left out."""
     found = list(cases(paths, domains, seeds))
-    timed = {name: Timed(name) for name in METHODS}
+    timed = {name: Timed(name) for name in METHODS if name not in without}
     predictions(OURS, found[0])  # so that what torch sets up at first is in nobody's time
     measured = {name: gains(found, predict) for name, predict in timed.items()}
     regimes, files = (list(dict.fromkeys(values)) for values in zip(*measured[OURS], strict=True))
     words = [*(Path(p).name for p in paths), *(f"--domain {name}" for name in domains or ()), f"--seeds {seeds}"]
+    words += [f"--without {name}" for name in without]
     head = f"| method | {' | '.join(regimes)} | mean | worst | worst, n ≥ 200 |"
     return "\n".join(
         [
@@ -122,7 +123,7 @@ def page(paths: list[str], domains: list[str] | None, seeds: int) -> str:
             "",
             "How the methods see a test set (ours: the whole set at once, and streams batch after batch):",
             "",
-            *natures(),
+            *natures(list(timed)),
             "",
             head,
             "|---" * (len(regimes) + 4) + "|",
@@ -143,6 +144,9 @@ def page(paths: list[str], domains: list[str] | None, seeds: int) -> str:
 
 
 if __name__ == "__main__":
-    options = arguments(__doc__).parse_args()
+    parser = arguments(__doc__)
+    rivals = [name for name in METHODS if name in BASES]
+    parser.add_argument("--without", action="append", default=[], choices=rivals, help="leave this method out")
+    options = parser.parse_args()
     logging.getLogger("clip_tca").setLevel(logging.ERROR)
-    show(page(options.embeddings, options.domain, options.seeds), options.output)
+    show(page(options.embeddings, options.domain, options.seeds, options.without), options.output)
