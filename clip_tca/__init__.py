@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.datasets.embedding_set import load_embeddings
     from clip_tca.evaluation.runner import evaluate
+    from clip_tca.labelling.label import encode, label
     from clip_tca.methods.base import Method, Task
     from clip_tca.methods.registry import register
     from clip_tca.results.rendering import render
@@ -37,7 +38,9 @@ _HOMES = {
     "Task": "clip_tca.methods.base",
     "ZeroShotClassifier": "clip_tca.classifier",
     "adapt_shard": "clip_tca.bulk.one_shard",
+    "encode": "clip_tca.labelling.label",
     "evaluate": "clip_tca.evaluation.runner",
+    "label": "clip_tca.labelling.label",
     "label_free_score": "clip_tca.adapters.label_free",
     "load": "clip_tca.adapters.state",
     "load_embeddings": "clip_tca.datasets.embedding_set",
@@ -46,7 +49,7 @@ _HOMES = {
 }
 __all__ = [
     "MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "Method", "Task", "ZeroShotClassifier", "__version__",
-    "adapt_shard", "evaluate", "label_free_score", "load", "load_embeddings", "register", "render",
+    "adapt_shard", "encode", "evaluate", "label", "label_free_score", "load", "load_embeddings", "register", "render",
 ]  # fmt: skip
 
 

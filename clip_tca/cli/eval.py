@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 PASSED_ON = ("setting", "protocol", "batch_size", "seeds", "stream", "classes_present", "long_tail", "mix_domains",
-             "profile", "examples")  # fmt: skip
+             "profile", "examples", "predictions")  # fmt: skip
 NOT_IN_RECIPES = {"--recipe", "--output", "--format", "--help"}
 
 NATURES = {
@@ -63,6 +63,8 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument("--profile", action="store_true", help="also time plain CLIP, and print what each method costs")
     listed = "also list up to N images of each kind whose prediction changed"
     group.add_argument("--examples", type=int, default=0, metavar="N", help=listed)
+    every = "also write every prediction beside the true label: .csv, .parquet or .json"
+    group.add_argument("--predictions", metavar="FILE", help=every)
     recipes = "TOML file of runs, or a name in eval/recipes/; options given here override its own"
     group.add_argument("--recipe", metavar="FILE", help=recipes)
     group = command.add_argument_group("stream (labels make it and reach no method)")
@@ -97,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
     metrics = list(dict.fromkeys(name for each in runs for name in each.metric or ()))
     for each in runs:
         shared.check_inputs(each)
+        shared.check_table(each.predictions, "predictions")
     from clip_tca.evaluation.runner import evaluate
     from clip_tca.results.rendering import render
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,18 @@ def test_embeddings_made_elsewhere_give_the_table_on_the_page(tmp_path, monkeypa
 
 @pytest.mark.filterwarnings("ignore:.*SwigPy.* has no __module__:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*swigvarlink.* has no __module__:DeprecationWarning")
+def test_the_page_about_labels_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks("python", page("label.md")):
+        exec(compile(block, "label.md", "exec"), {})  # noqa: S102
+    demo = [line for block in blocks("sh", page("label.md")) for line in block.splitlines() if " demo " in line]
+    assert demo
+    for line in demo:
+        assert main(shlex.split(line)[1:]) == 0
+    assert "1843 pictures, 11 classes; model demo." in capsys.readouterr().out
+    assert len(pd.read_csv("labels.csv")) == 1843
+
+
 def test_the_page_about_python_runs_block_after_block(shifted, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     z, classes = shifted.z.numpy(), ["cat", "dog", "horse", "house"]
