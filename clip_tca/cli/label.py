@@ -24,14 +24,6 @@ text file with a path a line, an address such as s3://bucket/folder, or demo for
 MOST_CLASSES = 30
 """Lines of the table of classes."""
 
-SAID = {
-    "trusted": "nothing speaks against the new labels.",
-    "with care": "take the new labels with care.",
-    "not here": "do not use the new labels; keep those of zero-shot.",
-    "little effect": "adaptation changed next to nothing; both are as good.",
-}
-"""The verdict, in words that need no statistics."""
-
 NEXT = "What next: --shares FILE tells how frequent the classes are, if you know; --method zero-shot adapts nothing."
 
 
@@ -43,6 +35,9 @@ def add(command: argparse.ArgumentParser) -> None:
     add("pictures", nargs="*", metavar="PICTURES", help="folder, files, pattern, archive, table or address")
     add("--classes", metavar="NAMES|FILE", help='"dog, cat, horse", or a file with one class a line')
     add("--output", "-o", metavar="FILE", help=".csv, .parquet or .json: a row for each picture")
+    add(
+        "--html", metavar="FILE", help="one page: what changed, the least certain, every class; with the pictures in it"
+    )
     add("--overwrite", action="store_true", help="replace files that exist")
     add("--top", type=shared.positive, default=0, metavar="K", help="also write the K most probable classes")
     review = "leave pictures without a label, so that at most this share of the others is expected to be wrong"
@@ -101,6 +96,7 @@ def check(options: argparse.Namespace) -> None:
     shared.check_table(options.output, "output")
     shared.check_inputs(options)
     shared.check_new(options.output, options.overwrite)
+    shared.check_new(options.html, options.overwrite, "html")
     if options.sort_into is not None and is_url(options.sort_into):
         raise ValueError(f"sort into: {options.sort_into} is in a store; name a folder of this machine")
     if options.sort_into is not None:
@@ -119,6 +115,12 @@ def write(options: argparse.Namespace, found: Labelling) -> list[str]:
 
         write_table(locate(options.output), found.table)
         lines.append(f"written: {options.output}")
+    if options.html is not None:
+        from clip_tca.core.files import write_text
+        from clip_tca.labelling.page import page
+
+        write_text(locate(options.html), page(found))
+        lines.append(f"written: {options.html} (open it in a browser)")
     if options.sort_into is not None:
         from clip_tca.labelling.sorting import UNDO, sort_into
 
@@ -183,6 +185,8 @@ def class_lines(found: Labelling) -> list[str]:
 
 def trust_lines(found: Labelling) -> list[str]:
     """The verdict, why, and what to do about it."""
+    from clip_tca.labelling.label import SAID
+
     lines: list[str] = []
     for domain, (said, signs) in found.trust.items():
         where = f" on {domain}" if len(found.trust) > 1 else ""

@@ -48,6 +48,14 @@ BATCH = 128
 FEW = 50
 """Pictures below which little can be learned from them."""
 
+SAID = {
+    "trusted": "nothing speaks against the new labels.",
+    "with care": "take the new labels with care.",
+    "not here": "do not use the new labels; keep those of zero-shot.",
+    "little effect": "adaptation changed next to nothing; both are as good.",
+}
+"""The verdict, in words that need no statistics."""
+
 
 @dataclass(frozen=True)
 class Unlabelled(Inputs):
