@@ -24,7 +24,10 @@ text file with a path a line, an address such as s3://bucket/folder, or demo for
 MOST_CLASSES = 30
 """Lines of the table of classes."""
 
-NEXT = "What next: --shares FILE tells how frequent the classes are, if you know; --method zero-shot adapts nothing."
+NEXT = (
+    "What next: --ask 40 asks you about forty of the changed pictures, and tells what adaptation gained or lost; "
+    "--shares FILE tells how frequent the classes are, if you know; --method zero-shot adapts nothing."
+)
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -38,6 +41,9 @@ def add(command: argparse.ArgumentParser) -> None:
     add(
         "--html", metavar="FILE", help="one page: what changed, the least certain, every class; with the pictures in it"
     )
+    ask = "write a page that asks you what N of the changed pictures show, such as 40"
+    add("--ask", type=shared.positive, metavar="N", help=f"{ask}: ask.html, or beside -o FILE")
+    add("--answers", metavar="FILE", help="what that page saved: tell how accuracy changed, with a 95 %% interval")
     add("--overwrite", action="store_true", help="replace files that exist")
     add("--top", type=shared.positive, default=0, metavar="K", help="also write the K most probable classes")
     review = "leave pictures without a label, so that at most this share of the others is expected to be wrong"
@@ -79,8 +85,9 @@ def run(options: argparse.Namespace) -> int:
         by_domain=options.by_domain,
         **shared.inputs(options),
     )
+    answered = change_lines(options, found)  # wrong answers are noticed before anything is written
     written = write(options, found)
-    print("\n".join([*summary(found), *written]))
+    print("\n".join([*summary(found), *answered, *written]))
     return 0
 
 
@@ -97,6 +104,10 @@ def check(options: argparse.Namespace) -> None:
     shared.check_inputs(options)
     shared.check_new(options.output, options.overwrite)
     shared.check_new(options.html, options.overwrite, "html")
+    if options.ask is not None:
+        shared.check_new(ask_file(options), options.overwrite, "ask")
+    if options.answers is not None and not is_url(options.answers) and not Path(options.answers).is_file():
+        raise FileNotFoundError(f"answers: {options.answers}: no such file; save it from the page that --ask wrote")
     if options.sort_into is not None and is_url(options.sort_into):
         raise ValueError(f"sort into: {options.sort_into} is in a store; name a folder of this machine")
     if options.sort_into is not None:
@@ -121,6 +132,8 @@ def write(options: argparse.Namespace, found: Labelling) -> list[str]:
 
         write_text(locate(options.html), page(found))
         lines.append(f"written: {options.html} (open it in a browser)")
+    if options.ask is not None:
+        lines.append(write_questions(options, found))
     if options.sort_into is not None:
         from clip_tca.labelling.sorting import UNDO, sort_into
 
@@ -131,6 +144,38 @@ def write(options: argparse.Namespace, found: Labelling) -> list[str]:
         lines.append(f"sorted: {count} pictures into {options.sort_into}, with the list {UNDO}")
         lines.append(f"  to undo it: clip-tca label --undo {options.sort_into}")
     return lines or ["Nothing was written: name a file for the labels, such as -o labels.csv"]
+
+
+def ask_file(options: argparse.Namespace) -> str:
+    """The page of ``--ask``: beside the table, if there is one."""
+    return "ask.html" if options.output is None else f"{options.output.rpartition('.')[0]}.ask.html"
+
+
+def write_questions(options: argparse.Namespace, found: Labelling) -> str:
+    """Write the page of ``--ask``; a line about it."""
+    from clip_tca.core.files import write_text
+    from clip_tca.labelling.page import ask_page
+
+    if not found.table["changed"].any():
+        return "Nothing to ask: no label changed."
+    text, asked = ask_page(found, options.ask, "answers.csv")
+    write_text(locate(ask_file(options)), text)
+    about = f"written: {ask_file(options)} asks about {asked} of the changed pictures; open it in a browser, save"
+    return f"{about} answers.csv, then give the same command with --answers answers.csv instead of --ask"
+
+
+def change_lines(options: argparse.Namespace, found: Labelling) -> list[str]:
+    """What the answers say, and what to do."""
+    if options.answers is None:
+        return []
+    from clip_tca.labelling.change import estimate_change, read_answers
+
+    change = estimate_change(found.table, read_answers(options.answers))
+    left_out = f", {change.unknown} could not be told" if change.unknown else ""
+    lines = [f"By {change.answered} answers{left_out}, accuracy changed by {change}."]
+    if change.high < 0:
+        lines.append("Keep zero-shot: it is the column zero_shot, or --method zero-shot.")
+    return lines
 
 
 def take_back(folder: Path) -> int:

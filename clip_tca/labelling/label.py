@@ -34,7 +34,7 @@ from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.evaluation.method_spec import MethodSpec, class_scores, method_specs, predict
 from clip_tca.evaluation.streams import order
 from clip_tca.explanation import Indicator, Verdict, indicators, verdict
-from clip_tca.labelling.review import for_review
+from clip_tca.labelling.review import for_review, sureness
 from clip_tca.results.predictions import prediction_table
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def run_labelling(
     embedded = source.embed()
     runs = BaseRuns(embedded, choose_device(source.device), BATCH, source.workers, source.progress)
     tables: list[pd.DataFrame] = []
+    sure: list[np.ndarray] = []
     trust: dict[str, tuple[Verdict, list[Indicator]]] = {}
     with silenced(class_log):
         for domain, (z, _) in embedded.data.domains.items():
@@ -167,10 +168,11 @@ def run_labelling(
             if source.by_domain:
                 part.insert(1, "domain", domain)
             tables.append(part)
+            sure.append(sureness(before, after))
             trust |= found
     table = pd.concat(tables, ignore_index=True)
     if review_below is not None:
-        table["proposal"], table["review"] = table["label"], for_review(table, review_below)
+        table["proposal"], table["review"] = table["label"], for_review(np.concatenate(sure), review_below)
         table["label"] = table["label"].where(~table["review"], "")
     return Labelling(table, list(names), method, trust, embedded)
 

@@ -1,4 +1,4 @@
-"""A run without labels as one self-contained page: what changed, what is least certain, every class as a sheet."""
+"""Pages of a run without labels: what changed and how each class looks; and one that asks a person for answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from clip_tca.evaluation.examples import spread, thumbnail
+from clip_tca.labelling.change import AFTER, ANOTHER, BEFORE, UNKNOWN, sample_changed
 from clip_tca.labelling.label import FEW, SAID, Labelling
 from clip_tca.report.templating import grid, render
 from clip_tca.results.table import model_line
@@ -66,3 +69,20 @@ def shower(found: Labelling, side: int = 96) -> Callable[[int], dict[str, Any]]:
     rows = found.table[list(columns)].assign(label=found.proposed).to_dict("records")
     small = lru_cache(maxsize=None)(lambda row: thumbnail(*places[row], side))
     return lambda row: {**rows[row], "thumbnail": small(int(row))}
+
+
+def ask_page(found: Labelling, count: int, answers: str, seed: int = 0) -> tuple[str, int]:
+    """A page where a person says what some of the changed pictures show, and how many there are.
+
+    The two labels come in a random order, and it does not say which is which.
+    """
+    drawn = sample_changed(found.table, count, seed)
+    shown, swap = shower(found, 320), np.random.default_rng(seed).random(len(drawn)) < 0.5
+    images = []
+    for row, swapped in zip(drawn.index, swap, strict=True):
+        image = shown(row)
+        labels = [(BEFORE, image["zero_shot"]), (AFTER, image["label"])]
+        rest = [(ANOTHER, "something else"), (UNKNOWN, UNKNOWN)]
+        images.append({**image, "choices": [*(labels[::-1] if swapped else labels), *rest]})
+    changed = int(found.table["changed"].sum())
+    return render("ask.html", ("ask.js", "ask.css"), images=images, changed=changed, answers=answers), len(images)

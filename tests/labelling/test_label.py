@@ -7,12 +7,13 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 
 import clip_tca
 from clip_tca.cli import main
 from clip_tca.datasets.prompts import given_classes
-from clip_tca.labelling.review import for_review
+from clip_tca.labelling.review import for_review, sureness
 from tests.demo_files import write_demo
 from tests.tiny_clip import MODEL
 
@@ -126,20 +127,22 @@ def test_an_oracle_has_no_labels_to_look_at(folder):
 
 
 def test_as_many_labels_stay_as_the_share_that_may_be_wrong_allows():
-    table = pd.DataFrame(
-        {"confidence": [0.5, 1.0, 0.9, 0.8], "zero_shot_confidence": [1.0] * 4, "changed": [False] * 4}
-    )
+    sure = np.array([0.5, 1.0, 0.9, 0.8])
     # chances to be wrong, the surest first: 0, 0.1, 0.2, 0.5; their running means 0, 0.05, 0.1, 0.2
-    assert for_review(table, 0.1).tolist() == [True, False, False, False]
-    assert for_review(table, 0.06).tolist() == [True, False, False, True]
-    assert for_review(table, 0.2).tolist() == [False] * 4
+    assert for_review(sure, 0.1).tolist() == [True, False, False, False]
+    assert for_review(sure, 0.06).tolist() == [True, False, False, True]
+    assert for_review(sure, 0.2).tolist() == [False] * 4
     with pytest.raises(ValueError, match="review_below: 5"):
-        for_review(table, 5)
+        for_review(sure, 5)
+
+
+def test_a_label_is_as_sure_as_both_classifiers_together():
+    before, after = torch.tensor([[0.6, 0.4], [0.6, 0.4]]).log(), torch.tensor([[0.9, 0.1], [0.2, 0.8]]).log()
+    assert sureness(before, after).tolist() == pytest.approx([0.9 * 0.6, 0.8 * 0.4])
 
 
 def test_a_picture_for_review_has_no_label_and_a_proposal(folder):
-    everyone = 1 - clip_tca.label(folder, CLASSES, model=MODEL)["confidence"].mean()
-    table = clip_tca.label(folder, CLASSES, model=MODEL, review_below=0.8 * everyone)
+    table = clip_tca.label(folder, CLASSES, model=MODEL, review_below=0.1)
     assert 0 < table["review"].sum() < len(table)
     assert (table["label"] == "").tolist() == table["review"].tolist()
     assert set(table["proposal"]) <= {"airplane", "bird", "car"}

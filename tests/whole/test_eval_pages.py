@@ -31,6 +31,13 @@ def test_batch_size_writes_its_page(stored, tmp_path):
     assert all(0 <= float(cell.strip(" |")) <= 100 for row in rows for cell in row[2:])
 
 
+def test_the_page_about_answers_has_a_row_for_each_domain_in_both_tables(stored, tmp_path):
+    printed("ask.py", stored, "--output", tmp_path / "page.md")
+    asked, reviewed = (tmp_path / "page.md").read_text(encoding="utf-8").split("## `--review-below P`")
+    assert asked.count("\n| made ") + asked.count("nobody is asked") >= 1
+    assert reviewed.count("\n| made ") == 2
+
+
 def test_regimes_are_drawn_as_described(stored, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "eval")
     import regimes
