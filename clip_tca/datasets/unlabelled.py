@@ -69,8 +69,6 @@ def load_pictures(
     """
     columns = image_column, None, domain_column
     if hub_id is not None:
-        if pictures is not None and not (isinstance(pictures, list) and not pictures):
-            raise ValueError(f"hub id: {hub_id}, but pictures are given too; give one of them")
         return _joined(load_hub(hub_id, None, revision, columns, labelled=False), by_domain)
     given = list(pictures) if _is_several(pictures) else [pictures]
     if len(given) == 1 and isinstance(given[0], (str, Path)):

@@ -79,7 +79,9 @@ class Unlabelled(Inputs):
         return self.hub_id is None
 
     def check(self) -> None:
-        """Raise ValueError if there is nothing to look for."""
+        """Raise ValueError unless it is said where the pictures are, once."""
+        if self.pictures is not None and self.hub_id is not None:
+            raise ValueError(f"hub id: {self.hub_id}, but pictures are given too; give one of them")
         if self.pictures is None and self.hub_id is None:
             raise ValueError("pictures: none given; name a folder, files, an archive, or a data set by --hub-id ID")
 

@@ -197,9 +197,15 @@ def test_few_pictures_are_told_what_to_expect(folder, capsys):
         (["{}", "--classes", "a, b", "-o", "labels.xls"], 1, "must end with .csv, .parquet, .json"),
         (["{}/none", "--classes", "a, b"], 1, "none is not a file or folder"),
         (["{}", "--classes", "a, b", "--sort-into", "{}"], 1, "is not empty; name a new folder"),
+        (["{}", "--classes", "dog, cat, Dog"], 1, "'Dog' is there twice (as 'dog'); name it once"),
+        (["{}/*.webp", "--classes", "a, b", "--model", MODEL], 1, "nothing matches"),
+        (["{}/empty", "--classes", "a, b", "--model", MODEL], 1, "no picture in it; pictures end with .jpg"),
+        (["{}", "--classes", "a, b", "--method", "linear-tca:reference"], 1, "uses true labels"),
+        (["{}", "--classes", "a, b", "--hub-id", "x"], 1, "pictures are given too; give one of them"),
     ],
 )
 def test_words_that_cannot_work_are_one_line(words, code, reason, folder, capsys):
+    (folder / "empty").mkdir(exist_ok=True)
     try:
         found = main(["label", *(word.format(folder) for word in words)])
     except SystemExit as stop:
@@ -212,10 +218,12 @@ def test_a_broken_picture_is_named_and_skipped_if_told(folder, tmp_path, capsys)
     for name in ("a.png", "b.png"):
         Image.new("RGB", (20, 20), (len(name), 9, 9)).save(tmp_path / name)
     (tmp_path / "broken.jpg").write_bytes(b"not an image")
+    Image.new("1", (10_000, 9_000)).save(tmp_path / "huge.png")
     words = ["label", str(tmp_path), "--classes", CLASSES, "--model", MODEL]
     assert main(words) == 1
-    assert "1 images can't be read" in (err := capsys.readouterr().err)
+    assert "2 images can't be read" in (err := capsys.readouterr().err)
+    assert "huge.png: 10000 × 9000 pixels, more than 89,478,485" in err
     assert "broken.jpg: not an image that Pillow can read" in err
     assert main([*words, "--skip-bad"]) == 0
     assert "2 pictures, 3 classes" in (out := capsys.readouterr().out)
-    assert "1 picture can't be read and was left out." in out
+    assert "2 pictures can't be read and were left out." in out
