@@ -19,6 +19,7 @@ from clip_tca.core.version import __version__
 
 COMMANDS = {
     "label": ("label.add", "label pictures that have no labels"),
+    "app": ("app.add", "label pictures on a local web page"),
     "eval": ("eval.add", "accuracy before and after adaptation"),
     "adapt": ("adapt.add", "adapt embeddings from files of any size"),
     "explain": ("saved.add_explain", "in plain words: the shift, the pseudo-source, the effect, whether to trust it"),
