@@ -15,33 +15,35 @@ assignments, by a few rounds of EM that start at q = p⁰ (p⁰ stays in (1), so
 
 The safeguards, in the order of the functions below:
 
-* **Start temperature.** An over-confident g is sure of its errors too, and EM would settle on them. Nearest neighbours
-  mostly share a class, so the temperature t at which g best predicts its own opinion of the neighbour tells how much
-  too sure g is (n ≥ 8c). Neighbours share errors, so t says too little: the first q is g at t³. If t > 2, g is divided
-  by t/2 for good, and the first q is that g at 2³.
+* **Over-confidence.** If g is sure of its errors, EM can't correct them. Nearest neighbours mostly share a class, and
+  the temperature t at which g best predicts its own opinion of the neighbour measures how over-confident g is. If
+  t > 2, the logits of g are divided by t/2, which leaves t = 2. Neighbours share errors, so t says too little: the
+  first q is g at t³ (n ≥ 8c).
 * **First covariance from neighbours.** Errors of g put scatter between classes into the first Ŝ. The first S takes its
   shape from the differences of nearest neighbours instead, and its trace from Ŝ.
 * **Shrunken means and covariance.** κ, the ratio of variance within classes to variance between them, adds that many
   pseudo-images at the overall mean to each class. S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)).
 * **Class prior from agreement.** π_c ∝ 1 + Σᵢ q_ic p⁰_ic counts only what q and p⁰ agree on, so an absent class can't
   support itself. γ = min(2, 6u) grows with the imbalance u = 1 + log Σπ_c² / log c, less what chance adds. u is capped
-  by its value after two rounds without a prior. If that value is not clearly larger than the imbalance of g's own
+  by its value after two rounds without a prior. If that value is below 0.4 and below the imbalance of g's own
   predictions, one class attracts images of others, and u is set to 0 (n ≥ 8c). Given shares are used with γ = 1.
 * **Leave-one-out assignment.** m_c contains zᵢ, which pulls zᵢ to its class by d/n_c nats. Without its own share,
   zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly. The final bias is corrected for the same effect.
-* **Growing trust.** In d dimensions N outweighs everything else. β rises to its full weight over 5 rounds if there are
-  at most 30 images per class or the classes look unequal (u ≥ 0.3), and over fewer otherwise. Its full weight is
-  min(1, n/8c).
+* **Calibrated trust.** In d dimensions N outweighs everything else, and with many classes much of that is noise of the
+  class means. β₁ is the weight at which the Gaussians alone best predict the labels of g, so it calibrates them: a safe
+  choice, but a timid one where classes are few. β is the larger of β₁ and min(1, (30/c)³), times min(1, n/8c). It rises
+  to that over 5 rounds if there are at most 30 images per class or the classes look unequal (u ≥ 0.3), and over fewer
+  otherwise.
 * **Keep g if it is confident.** On images like those it was trained on, g is right, and it is sure of the predictions
   that would change. If its mean confidence in those, at temperature t, is above 0.65, g is kept. This does not apply
   if ``shares`` are not estimated. Below 8 images g is kept as well.
 
 The logits of (1) are over-confident in d dimensions. They are divided by one temperature, at which the mean confidence
-is that of g plus 0.3 for each changed prediction, up to 0.99. ``transform`` makes the smallest move after which g
-agrees with q: z′ = z + (logits − logits⁰)·pinv(W), with W the centred weights of g.
+is that of g without its over-confidence. ``transform`` makes the smallest move after which g agrees with q:
+z′ = z + (logits − logits⁰)·pinv(W), with W the centred weights of g.
 
 All rounds work along the principal axes of the rows, where the total scatter is diagonal: with fewer classes than
-dimensions a round then costs n·d·c in place of n·d². eval/defaults.md has the evidence for some of the constants.
+dimensions a round then costs n·d·c in place of n·d². eval/defaults.md shows what each safeguard is worth.
 
 Related work: TransCLIP (Zanella et al., NeurIPS 2024) and StatA (Zanella et al., CVPR 2025) fit Gaussians with a
 KL-to-text term by block updates; Wang et al. (ICLR 2024) use Gaussian discriminant analysis with labelled shots;
@@ -71,6 +73,10 @@ FEWEST_IMAGES = 8
 NEIGHBOURS = 3
 NEIGHBOUR_ROWS = 512
 """Rows among which neighbours are searched, or 8 for each class if that is more."""
+CALIBRATION_ROWS = 512
+"""Rows on which β₁ is found."""
+FEW_CLASSES = 30
+"""Number of classes up to which the Gaussians are trusted fully."""
 MOST_CONFIDENT = 0.65
 """Mean confidence of g in the predictions that would change, above which g is kept."""
 MAY_STOP = 4
@@ -280,9 +286,9 @@ def imbalance_is_artefact(unequal: Tensor, predicted: Tensor) -> Tensor:
 
     If classes are unequal in truth, q and g agree on shares that are more unequal than those that g predicts
     (``predicted`` ``(c,)`` counts), because its errors are spread. A class that attracts others shows the opposite.
-    From 0.3 on it has to do so clearly, and above 0.4 the classes are taken to be unequal in any case.
+    Above 0.4 the classes are taken to be unequal in any case.
     """
-    return (unequal < 0.4) & (unequal < torch.where(unequal < 0.3, 1.1, 0.75) * imbalance(predicted))
+    return unequal < imbalance(predicted).clamp_max(0.4)
 
 
 def agreed_prior(support: Tensor, cap: Tensor) -> Tensor:
@@ -328,44 +334,68 @@ def start_at(rows: Rows, temperature: float, local: Tensor, a: float) -> Start:
     return Start(q, soft, gaussians, lengths)
 
 
-def responsibilities(
-    rows: Rows, q: Tensor, gaussians: Gaussians, lengths: Tensor | None, log_prior: Tensor, trust: Tensor, anchor: float
-) -> None:
-    """Replace q ``(n, c)`` by equation (1), each row without its own share of m_c.
+class Density:
+    """log N(y; m_c, S) up to a constant, of each row without its own share of m_c."""
 
-    ``lengths`` ``(n,)`` are yᵢᵀS⁻¹yᵢ, if they are known.
-    """
-    precision_means = gaussians.times_precision(gaussians.means)
-    weight = (trust * precision_means).to(q)
-    bias = (-0.5 * trust * (gaussians.means * precision_means).sum(dim=1)).to(q)
-    half, totals, log_prior = (-0.5 * trust).to(q), gaussians.totals.to(q), log_prior.to(q)
-    for start in range(0, len(q), ROWS_AT_ONCE):
-        place = slice(start, start + ROWS_AT_ONCE)
-        y, log_p, part = rows.y[place], rows.log_p[place], q[place]
-        length = gaussians.squared_lengths(y) if lengths is None else lengths[place]
-        density = torch.addmm(bias, y, weight.T).add_((half * length)[:, None])
-        density.div_(part.div_(totals).neg_().add_(1).square_())  # leave one out
-        torch.softmax(density.add_(log_prior).add_(log_p, alpha=anchor), dim=1, out=part)
+    def __init__(self, gaussians: Gaussians, like: Tensor) -> None:
+        """Prepare products in the dtype of ``like``."""
+        precision_means = gaussians.times_precision(gaussians.means)
+        self.weight = precision_means.to(like)
+        self.bias = (-0.5 * (gaussians.means * precision_means).sum(dim=1)).to(like)
+        self.totals = gaussians.totals.to(like)
+        self.gaussians = gaussians
+
+    def __call__(self, y: Tensor, q: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """``(n, c)`` for rows ``y`` ``(n, r)`` that have shares ``q`` ``(n, c)``; ``lengths`` are yᵢᵀS⁻¹yᵢ if known."""
+        lengths = self.gaussians.squared_lengths(y) if lengths is None else lengths
+        density = torch.addmm(self.bias, y, self.weight.T).sub_(0.5 * lengths[:, None])
+        return density.div_((1 - q / self.totals).square_())
+
+
+def calibrated_weight(log_p: Tensor, density: Tensor) -> float:
+    """β₁ ≤ 1 at which softmax(β ``density``) best predicts p⁰, in log-likelihood; both are ``(n, c)``."""
+    density = density - density.amax(dim=1, keepdim=True)
+    wanted = double((log_p.exp() * density).sum())
+
+    def surplus(log_beta: float) -> Tensor:
+        return wanted - double(((math.exp(log_beta) * density).softmax(dim=1) * density).sum())
+
+    return math.exp(falling_root(surplus, math.log(1e-3), 0.0, tolerance=1e-3))
 
 
 def expectation_maximization(
-    rows: Rows, start: Start, rounds: int, prior: Callable[[Tensor], Tensor], ramp: Tensor, anchor: float, a: float
+    rows: Rows,
+    start: Start,
+    rounds: int,
+    prior: Callable[[Tensor], Tensor],
+    ramp: Tensor,
+    anchor: float,
+    a: float,
+    sample: Tensor | None = None,
 ) -> Estimate:
     """``rounds`` of (2) and (1) from a start; β rises over ``ramp`` rounds.
 
-    ``prior`` makes γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic ``(c,)``. Rounds that change nothing are left out.
+    ``prior`` makes γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic ``(c,)``. β₁ is found on the rows ``sample``; if there are
+    none, the Gaussians are trusted fully. Rounds that change nothing are left out.
     """
     n, c = rows.log_p.shape
     q, soft = start.q.clone(), start.soft
     for step in range(rounds):
         gaussians, lengths = (class_gaussians(rows, soft, a), None) if step else (start.gaussians, start.lengths)
+        density = Density(gaussians, q)
+        trust = 1.0 if sample is None else (FEW_CLASSES / c) ** 3
+        if sample is not None and trust < 1:
+            trust = max(trust, calibrated_weight(rows.log_p[sample], density(rows.y[sample], q[sample])))
+        beta = ((step + 1) / ramp).clamp_max(1.0) * (min(1.0, trust) * min(1.0, n / (8 * c)))
         log_prior = prior(soft.support)
-        trust = ((step + 1) / ramp).clamp_max(1.0) * min(1.0, n / (8 * c))
-        responsibilities(rows, q, gaussians, lengths, log_prior, trust, anchor)
+        for i in range(0, n, ROWS_AT_ONCE):
+            place = slice(i, i + ROWS_AT_ONCE)
+            scores = density(rows.y[place], q[place], None if lengths is None else lengths[place]).mul_(beta.to(q))
+            torch.softmax(scores.add_(log_prior.to(q)).add_(rows.log_p[place], alpha=anchor), dim=1, out=q[place])
         before, soft = soft, soft_statistics(rows, q)
         if step >= MAY_STOP and not is_fake(q) and bool((soft.counts - before.counts).abs().max() < NO_CHANGE):
             break
-    return Estimate(q, soft, gaussians, log_prior, trust)
+    return Estimate(q, soft, gaussians, log_prior, beta)
 
 
 def discriminant(rows: Rows, e: Estimate) -> tuple[Tensor, Tensor, Tensor]:
@@ -393,7 +423,8 @@ class GaussianFit(NamedTuple):
     bias: Tensor
     counts: Tensor
     means: Tensor
-    start_temperature: Tensor
+    overconfidence: Tensor
+    trust: Tensor
     disputed: Tensor
 
 
@@ -417,17 +448,20 @@ def fit_conditional(
     if n < FEWEST_IMAGES:
         p = double(log_p.exp())
         counts = p.sum(dim=0)
-        return GaussianFit(g_weight, g_bias, counts, p.T @ double(z) / counts.clamp_min(1e-30)[:, None], one, 0 * one)
+        return GaussianFit(
+            g_weight, g_bias, counts, p.T @ double(z) / counts.clamp_min(1e-30)[:, None], one, 0 * one, 0 * one
+        )
     rows = along_axes(z, log_p, m)
     a = max(0.3, d / (2 * n + d)) if shrinkage == "auto" else float(shrinkage)
 
     subset = spread_rows(z, max(NEIGHBOUR_ROWS, 8 * c))
     neighbours = nearest(rows.y[subset], NEIGHBOURS)
-    t = neighbour_temperature(log_p[subset], neighbours[:, 0]) if n >= 8 * c else 1.0
-    excess, t = max(1.0, t / 2), min(2.0, t)
+    t = neighbour_temperature(log_p[subset], neighbours[:, 0])
+    excess = max(1.0, t / 2)
     if excess > 1:
         rows = rows._replace(log_p=log_probabilities(z, g, excess))
-    start = start_at(rows, t**3, local_covariance(rows.y[subset], neighbours), a)
+    rest = t / excess if n >= 8 * c else 1.0  # with fewer images, neighbours are often of other classes
+    start = start_at(rows, rest**3, local_covariance(rows.y[subset], neighbours), a)
 
     g_labels = rows.log_p.argmax(dim=1)
     if shares is None:
@@ -442,15 +476,17 @@ def fit_conditional(
         known = given_prior(shares, n)
         prior = lambda _: known  # noqa: E731
     ramp = 1 + 4 * (unequal / 0.3).clamp(min(1.0, 30 * c / n), 1.0)
-    estimate = expectation_maximization(rows, start, rounds, prior, ramp, anchor, a)
+    sample = subset[evenly(len(subset), CALIBRATION_ROWS)]
+    estimate = expectation_maximization(rows, start, rounds, prior, ramp, anchor, a, sample)
 
     means, weight, bias = discriminant(rows, estimate)
     weight, bias = weight + anchor / excess * g_weight, bias + anchor / excess * g_bias
-    disputed = disputed_confidence(rows.log_p, t, estimate.q.argmax(dim=1) != g_labels)
+    disputed = disputed_confidence(rows.log_p, rest, estimate.q.argmax(dim=1) != g_labels)
     disputed = disputed if shares is None else 0 * disputed  # shares that are not estimated are reason to change
     kept = disputed > MOST_CONFIDENT
     weight, bias = torch.where(kept, g_weight, weight), torch.where(kept, g_bias, bias)
-    return GaussianFit(weight, bias, estimate.soft.counts, means, t**3 * excess * one, disputed)
+    trust = torch.where(kept, 0.0, estimate.trust)
+    return GaussianFit(weight, bias, estimate.soft.counts, means, excess * one, trust, disputed)
 
 
 def disputed_confidence(log_p: Tensor, t: float, changed: Tensor) -> Tensor:
@@ -459,16 +495,11 @@ def disputed_confidence(log_p: Tensor, t: float, changed: Tensor) -> Tensor:
     return (double(torch.cat(confidence)) * changed).sum() / changed.sum().clamp_min(1)
 
 
-def matching_temperature(z: Tensor, weight: Tensor, bias: Tensor, g: LinearClassifier) -> float:
-    """The temperature ≥ 1 of the adapted logits at which their mean confidence is what one expects.
-
-    That is the mean confidence of g plus 0.3 for each changed prediction, because about so many more are right.
-    """
+def matching_temperature(z: Tensor, weight: Tensor, bias: Tensor, g: LinearClassifier, overconfidence: float) -> float:
+    """The temperature ≥ 1 of the adapted logits at which their mean confidence is that of g without its excess."""
     z = z[evenly(len(z), 8192)]
-    confidence, g_labels = log_probabilities(z, g).max(dim=1)
+    goal = double(log_probabilities(z, g, overconfidence).amax(dim=1).exp()).mean()
     logits = torch.addmm(bias.to(z), z, weight.to(z).T)
-    changed = double(logits.argmax(dim=1) != g_labels).mean()
-    goal = (double(confidence.exp()).mean() + 0.3 * changed).clamp_max(0.99)
     gaps = (logits - logits.amax(dim=1, keepdim=True)).split(ROWS_AT_ONCE)
 
     def surplus(log_t: float) -> Tensor:
@@ -540,7 +571,8 @@ class ConditionalTCA(Adapter):
         weight_, bias_: ``(d, c)`` and ``(c,)`` of the adapted classifier.
         counts_, means_: ``(c,)`` soft class counts in the sample and ``(c, d)`` class means.
         temperature_: What the logits were divided by.
-        start_temperature_: What those of g were divided by in the first assignment.
+        overconfidence_: What those of g were divided by; 1 unless g is far too sure.
+        trust_: β, the weight of the Gaussians; 0 if g was kept.
         disputed_: Mean confidence of g in the predictions that would change, at temperature t.
         n_seen_: Number of embeddings seen.
     """
@@ -574,7 +606,10 @@ class ConditionalTCA(Adapter):
     def _solve(self, observed: EvenSample) -> dict[str, Tensor]:
         z, g = observed.rows(), self.classifier
         fitted = fit_conditional(z, g, self.shrinkage, self.anchor, self.rounds, self._shares(z))
-        t = 1.0 if len(z) < FEWEST_IMAGES else matching_temperature(z, fitted.weight, fitted.bias, g)
+        t = 1.0
+        if len(z) >= FEWEST_IMAGES:
+            excess = 1.0 if is_fake(z) else float(fitted.overconfidence)
+            t = matching_temperature(z, fitted.weight, fitted.bias, g, excess)
         weight, bias = fitted.weight / t, fitted.bias / t
         matrix, offset = least_move(weight, bias, g)
         learned = {"W": matrix, "offset": offset, "weight": weight.T.contiguous(), "bias": bias}

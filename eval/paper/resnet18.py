@@ -190,8 +190,6 @@ def page(folder: Path) -> str:
     for name, entry in list(reported.items())[1:]:
         gains = [None if a is None else a - b for a, b in zip(entry["accuracy"], source, strict=True)]
         lines.append(f"| {name} | {cells(gains)} | {entry['source']} |")
-    temperatures = [float(ConditionalTCA(parts(s)[0]).fit(parts(s)[1]).start_temperature_) for s in sets.values()]
-    lines += ["", f"Start temperature of ConditionalTCA: {', '.join(f'{t:.1f}' for t in temperatures)}."]
     lines += ["", "How the networks were trained, as their files say:", "", *training(list(files.values()))]
     return "\n".join(lines) + "\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
@@ -11,6 +11,19 @@ from torch import Tensor
 from clip_tca import LinearClassifier
 
 KEPT = 0.65
+SAFEGUARDS = (
+    "over-confidence",
+    "start temperature",
+    "first covariance",
+    "prior",
+    "cap",
+    "artefact",
+    "leave one out",
+    "calibrated trust",
+    "growing trust",
+    "slow if unequal",
+    "keep g",
+)
 
 
 def root(f: Callable[[float], float], lo: float, hi: float, steps: int = 60) -> float:
@@ -40,9 +53,19 @@ def spread_order(z: Tensor) -> Tensor:
 
 
 def fit(
-    z: Tensor, g: LinearClassifier, shares: Tensor | None = None, anchor: float = 1.0, rounds: int = 8
+    z: Tensor,
+    g: LinearClassifier,
+    shares: Tensor | None = None,
+    anchor: float = 1.0,
+    rounds: int = 8,
+    without: Collection[str] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Weight ``(c, d)`` and bias ``(c,)`` of the adapted classifier, from unlabeled prepared rows ``(n, d)``."""
+    """Weight ``(c, d)`` and bias ``(c,)`` of the adapted classifier, from unlabeled prepared rows ``(n, d)``.
+
+    ``without`` leaves safeguards out, by the names in ``SAFEGUARDS``: eval/ablation.py measures what each is worth.
+    """
+    if unknown := set(without) - set(SAFEGUARDS):
+        raise ValueError(f"without: {sorted(unknown)}; one of {', '.join(SAFEGUARDS)}")
     n, d = z.shape
     w, b = g.weight.double(), g.bias.double()
     c = len(b)
@@ -56,13 +79,12 @@ def fit(
     # what the neighbours say: the temperature of g, and the first covariance
     order = spread_order(z)[:: -(-n // max(512, 8 * c))]
     near = torch.cdist(x[order], x[order]).fill_diagonal_(math.inf).topk(3, largest=False).indices
-    t = 1.0
-    if n >= 8 * c:
-        lp = log_p[order]
-        wanted = (lp[near[:, 0]].exp() * lp).sum()
-        surplus = lambda s: float(((lp / math.exp(s)).softmax(1) * lp).sum() - wanted)  # noqa: E731
-        t = math.exp(root(surplus, 0.0, math.log(1e4)))
-    excess, told = max(1.0, t / 2), min(2.0, t)
+    lp = log_p[order]
+    wanted = (lp[near[:, 0]].exp() * lp).sum()
+    surplus = lambda s: float(((lp / math.exp(s)).softmax(1) * lp).sum() - wanted)  # noqa: E731
+    t = math.exp(root(surplus, 0.0, math.log(1e4)))
+    excess = 1.0 if "over-confidence" in without else max(1.0, t / 2)
+    told = t / excess if n >= 8 * c else 1.0
     log_p = (log_p / excess).log_softmax(1)
     p, named = log_p.exp(), log_p.argmax(1)
     gaps = (x[order][:, None] - x[order][near]).reshape(-1, d)
@@ -85,28 +107,46 @@ def fit(
         s = (1 - a) * s + (a + 1e-6) * variance * torch.eye(d, dtype=s.dtype)
         return counts, kappa, means, torch.linalg.inv(s)
 
-    def run(rounds: int, prior: Callable[[Tensor], Tensor | float], ramp: float) -> tuple:
-        q = (log_p / told**3).softmax(1)
+    sample = order[:: -(-len(order) // 512)]
+
+    def calibrated(gap: Tensor) -> float:
+        """The weight at which the Gaussians alone best predict the labels of g."""
+        density, wanted = -gap[sample] / 2, p[sample]
+        density = density - density.amax(1, keepdim=True)
+
+        def surplus(s: float) -> float:
+            return float(((wanted - (math.exp(s) * density).softmax(1)) * density).sum())
+
+        return math.exp(root(surplus, math.log(1e-3), 0.0))
+
+    def run(rounds: int, prior: Callable[[Tensor], Tensor | float], ramp: float, full: bool) -> tuple:
+        q = p if "start temperature" in without else (log_p / told**3).softmax(1)
         for step in range(rounds):
-            trust = min(1.0, (step + 1) / ramp) * min(1.0, n / (8 * c))
-            counts, kappa, means, precision = estimate(q, local if step == 0 else None)
+            shape = local if step == 0 and "first covariance" not in without else None
+            counts, kappa, means, precision = estimate(q, shape)
             log_prior = prior((q * p).sum(0))
             gap = ((x @ precision) * x).sum(1)[:, None] - 2 * x @ precision @ means.T
             gap = gap + ((means @ precision) * means).sum(1)
-            gap = gap / (1 - q / (counts + kappa)).square()  # leave one out
+            if "leave one out" not in without:
+                gap = gap / (1 - q / (counts + kappa)).square()
+            few = (30 / c) ** 3
+            trust = 1.0 if full or few >= 1 or "calibrated trust" in without else max(few, calibrated(gap))
+            trust = trust * min(1.0, (step + 1) / ramp) * min(1.0, n / (8 * c))
             q = (anchor * log_p + log_prior - trust / 2 * gap).softmax(1)
         return q, kappa, precision, log_prior, trust
 
     if shares is None:
-        q, *_ = run(2, lambda support: 0.0, 1.0)
+        q, *_ = run(2, lambda support: 0.0, 1.0, True)
         unequal = float(imbalance((q * p).sum(0)))
         seen = float(imbalance(torch.bincount(named, minlength=c).double()))
-        if n >= 8 * c and unequal < 0.4 and unequal < (1.1 if unequal < 0.3 else 0.75) * seen:
+        if n >= 8 * c and unequal < min(0.4, seen) and "artefact" not in without:
             unequal = 0.0
+        cap = math.inf if "cap" in without else unequal
 
-        def prior(support: Tensor) -> Tensor:
+        def prior(support: Tensor) -> Tensor | float:
             pi = (support + 1) / (support.sum() + c)
-            return min(2.0, 6 * min(float(imbalance(support)), unequal)) * pi.log()
+            gamma = 0.0 if "prior" in without else min(2.0, 6 * min(float(imbalance(support)), cap))
+            return gamma * pi.log()
 
     else:
         shares = shares.double() / shares.sum()
@@ -116,13 +156,14 @@ def fit(
         def prior(support: Tensor) -> Tensor:
             return (known / known.sum()).log()
 
-    ramp = 1 + 4 * min(1.0, max(unequal / 0.3, min(1.0, 30 * c / n)))
-    q, kappa, precision, log_prior, trust = run(rounds, prior, ramp)
+    ramp = 1 + 4 * min(1.0, max(0.0 if "slow if unequal" in without else unequal / 0.3, min(1.0, 30 * c / n)))
+    ramp = 1.0 if "growing trust" in without else ramp
+    q, kappa, precision, log_prior, trust = run(rounds, prior, ramp, False)
 
     changed = q.argmax(1) != named
     sure = (log_p / told).softmax(1).amax(1)
     disputed = float(sure[changed].mean()) if changed.any() else 0.0
-    if shares is None and disputed > KEPT:
+    if shares is None and disputed > KEPT and "keep g" not in without:
         weight, bias = w, b
     else:
         counts = q.sum(0)
@@ -133,9 +174,8 @@ def fit(
         weight = anchor / excess * w + extra
         bias = anchor / excess * b + log_prior - trust / 2 * square - extra @ z.mean(0)
 
-    # one temperature: the confidence of g, and 0.3 for each changed prediction
-    before = (z @ w.T + b).softmax(1).max(1)
+    # one temperature: the confidence of g without its excess
     after = z @ weight.T + bias
-    goal = min(0.99, float(before.values.mean() + 0.3 * (after.argmax(1) != before.indices).double().mean()))
+    goal = float(p.amax(1).mean())
     t = 2 ** root(lambda s: float((after / 2**s).softmax(1).amax(1).mean()) - goal, 0.0, 20.0)
     return weight / t, bias / t
