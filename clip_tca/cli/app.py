@@ -157,10 +157,9 @@ def words(labelled: Labelling) -> str:
     """The summary of ``clip-tca label``, as Markdown."""
     from clip_tca.cli.label import class_lines, trust_lines
 
-    count, changed = len(labelled.table), int(labelled.table["changed"].sum())
     trust = [line for line in trust_lines(labelled) if not line.startswith("What next")]
-    head = f"**{count} pictures, {changed} labels changed ({changed / count:.1%}).** {trust[0]}"
-    return "\n".join([head, "", "```", *class_lines(labelled), "```", *(f"* {line.strip()}" for line in trust[1:])])
+    head = " ".join([f"**{len(labelled.table)} pictures.**", *trust])
+    return "\n".join([head, "", "```", *class_lines(labelled), "```"])
 
 
 def show(labelled: Labelling, view: str) -> tuple[list[int], list[tuple[Any, str]]]:

@@ -60,6 +60,7 @@ def add(command: argparse.ArgumentParser) -> None:
         help="runs, each with its own shuffle or draw: mean ± standard deviation, from 10 on also the mean of the "
         "worst tenth (default: %(default)s)",
     )
+    group.add_argument("--intervals", action="store_true", help="add 95 %% intervals to accuracies and gains")
     group.add_argument("--profile", action="store_true", help="also time plain CLIP, and print what each method costs")
     listed = "also list up to N images of each kind whose prediction changed"
     group.add_argument("--examples", type=int, default=0, metavar="N", help=listed)
@@ -96,11 +97,15 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"recipe: {options.recipe}: a run has no dataset; add it there, or give --dataset")
     elif options.dataset is None:
         options.parser.error(f"--dataset or --recipe is needed; data sets are {', '.join(shared.DATASETS)}")
+    intervals = any(each.intervals for each in runs)
     metrics = list(dict.fromkeys(name for each in runs for name in each.metric or ()))
+    if intervals and metrics not in ([], ["accuracy"]):
+        options.parser.error(f"--intervals: they are of accuracy; leave out --metric {','.join(metrics)}")
     for each in runs:
         shared.check_inputs(each)
         shared.check_table(each.predictions, "predictions")
     from clip_tca.evaluation.runner import evaluate
+    from clip_tca.results.explanation import closing
     from clip_tca.results.rendering import render
 
     records: list[EvaluationRecord] = []
@@ -111,9 +116,12 @@ def run(options: argparse.Namespace) -> int:
             records.append(evaluate(each.dataset, methods=methods, options=given, **chosen, **shared.inputs(each)))
     except BaseException:
         if records:  # of a recipe whose later run failed
-            sys.stdout.write(render(records, metrics=metrics))
+            sys.stdout.write(render(records, metrics=metrics, intervals=intervals))
         raise
-    shared.deliver(options, lambda output_format: render(records, output_format, metrics))
+    shared.deliver(options, lambda output_format: render(records, output_format, metrics, intervals))
+    if options.output is not None or options.format in (None, "table"):
+        for record in records:
+            print("\n".join(["", *closing(record)]))
     return 0
 
 

@@ -12,6 +12,7 @@ from clip_tca.core.remote import is_url, locate
 from clip_tca.methods.registry import METHODS
 
 if TYPE_CHECKING:
+    from clip_tca.labelling.change import Change
     from clip_tca.labelling.label import Labelling
 
 ABOUT = """\
@@ -24,10 +25,7 @@ text file with a path a line, an address such as s3://bucket/folder, or demo for
 MOST_CLASSES = 30
 """Lines of the table of classes."""
 
-NEXT = (
-    "What next: --ask 40 asks you about forty of the changed pictures, and tells what adaptation gained or lost; "
-    "--shares FILE tells how frequent the classes are, if you know; --method zero-shot adapts nothing."
-)
+ASK = "--ask 40 asks you about forty of the changed pictures, and tells what adaptation gained or lost"
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -85,9 +83,9 @@ def run(options: argparse.Namespace) -> int:
         by_domain=options.by_domain,
         **shared.inputs(options),
     )
-    answered = change_lines(options, found)  # wrong answers are noticed before anything is written
-    written = write(options, found)
-    print("\n".join([*summary(found), *answered, *written]))
+    change = None if options.answers is None else read_change(options.answers, found)
+    written = write(options, found)  # after the answers: wrong ones are noticed before anything is written
+    print("\n".join([*summary(found), *written, *trust_lines(found, change)]))
     return 0
 
 
@@ -164,18 +162,11 @@ def write_questions(options: argparse.Namespace, found: Labelling) -> str:
     return f"{about} answers.csv, then give the same command with --answers answers.csv instead of --ask"
 
 
-def change_lines(options: argparse.Namespace, found: Labelling) -> list[str]:
-    """What the answers say, and what to do."""
-    if options.answers is None:
-        return []
+def read_change(answers: str, found: Labelling) -> Change:
+    """What the answers say."""
     from clip_tca.labelling.change import estimate_change, read_answers
 
-    change = estimate_change(found.table, read_answers(options.answers))
-    left_out = f", {change.unknown} could not be told" if change.unknown else ""
-    lines = [f"By {change.answered} answers{left_out}, accuracy changed by {change}."]
-    if change.high < 0:
-        lines.append("Keep zero-shot: it is the column zero_shot, or --method zero-shot.")
-    return lines
+    return estimate_change(found.table, read_answers(answers))
 
 
 def take_back(folder: Path) -> int:
@@ -192,11 +183,11 @@ def take_back(folder: Path) -> int:
 
 
 def summary(found: Labelling) -> list[str]:
-    """How many pictures, what changed, the classes before and after, the verdict, and what to do next."""
+    """How many pictures, and the classes before and after."""
     from clip_tca.labelling.label import FEW
 
     table, count = found.table, len(found.table)
-    changed, review = int(table["changed"].sum()), int(table.get("review", table["changed"] & False).sum())
+    review = int(table.get("review", table["changed"] & False).sum())
     model = found.embedded.about["model"]
     lines = [f"{count} pictures, {len(found.classes)} classes; model {model['model'] if model else ''}."]
     if found.pictures.ignored:
@@ -209,12 +200,9 @@ def summary(found: Labelling) -> list[str]:
         lines.append(
             f"Fewer than {FEW} pictures: there is little to adapt to. Expect few changes, for better or worse."
         )
-    if found.method != "zero-shot":
-        lines.append(f"{found.method} changed {changed} labels of {count} ({changed / count:.1%}).")
     lines += ["", *class_lines(found), ""]
     if review:
         lines.append(f"{review} pictures are for you to look at; the other {count - review} have a label.")
-    lines += trust_lines(found)
     return lines
 
 
@@ -228,18 +216,18 @@ def class_lines(found: Labelling) -> list[str]:
     return lines + [f"and {len(rows) - len(shown)} classes that changed less"] * (len(rows) > len(shown))
 
 
-def trust_lines(found: Labelling) -> list[str]:
-    """The verdict, why, and what to do about it."""
-    from clip_tca.labelling.label import SAID
+def trust_lines(found: Labelling, change: Change | None = None) -> list[str]:
+    """How many labels changed, the verdict, of a person's answers if there are some, and what to do next."""
+    from clip_tca.explanation import Finding, closing_lines
 
-    lines: list[str] = []
-    for domain, (said, signs) in found.trust.items():
-        where = f" on {domain}" if len(found.trust) > 1 else ""
-        lines.append(f"Verdict{where}: {SAID[said]}")
-        if said in ("with care", "not here"):
-            lines += [f"  {sign.text}" for sign in signs if sign.level]
-    if not found.trust and found.method != "zero-shot":
-        lines.append(f"Verdict: none; only adapters have one, and {found.method} is none.")
-    if found.table["changed"].any() and not all(said == "trusted" for said, _ in found.trust.values()):
-        lines.append(NEXT)
-    return lines
+    if found.method == "zero-shot":
+        return []
+    places = [domain for domain, (z, _) in found.embedded.data.domains.items() for _ in z]
+    parts = found.table["changed"].groupby(places, sort=False)
+    findings = {name: Finding(part.sum(), len(part), found.trust.get(name)) for name, part in parts}
+    if change is None:
+        return closing_lines(found.method, findings, ASK, "labels")
+    findings = {"": Finding(change.changed, change.pictures, change.says)}
+    left_out = f", {change.unknown} could not be told" if change.unknown else ""
+    answered = f"By {change.answered} answers{left_out}, accuracy changed by {change}."
+    return [answered, *closing_lines(found.method, findings, "--ask with more pictures tells more", "labels")]

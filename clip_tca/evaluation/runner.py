@@ -231,11 +231,13 @@ class Measurement:
         if kept is not None:
             kept[draw.seen] = prediction.logits.float().cpu()
         before = None if adapter is None else class_scores(g, z, logits).argmax(dim=1).cpu()
+        zero_shot = class_scores(g, embeddings[draw.seen].to(g.device), None).argmax(dim=1).cpu()
         classes = self.runs.embedded.about["data"]["classes"]
         for name, place in (self.places or {domain: range(len(all_labels))}).items():
             inside = _within(draw.seen, place)
             divided_by = divisor(int(_within(draw.drawn, place).sum()), int(inside.sum()), self.protocol)
             row = result_row(spec, name, seed, scores[inside], labels[inside], classes, divided_by)
+            row["changed"] = int((scores.predicted[inside] != zero_shot[inside]).sum())
             if adapter is not None and before is not None:
                 row["diagnosis"] = diagnose(adapter, before[inside], scores.predicted[inside])
             self.rows.append(row)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from clip_tca.core.checks import check_whole
 from clip_tca.core.remote import Location, locate
+from clip_tca.explanation import Outcome
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,9 +54,14 @@ class Change:
     changed: int
     pictures: int
 
+    @property
+    def says(self) -> Outcome:
+        """Whether the interval excludes zero."""
+        return "gain" if self.low > 0 else "loss" if self.high < 0 else "chance"
+
     def __str__(self) -> str:
         """The change in one line."""
-        sure = "gained" if self.low > 0 else "lost" if self.high < 0 else "can't be told from chance"
+        sure = {"gain": "gained", "loss": "lost"}.get(self.says, "can't be told from chance")
         return f"{self.points:+.1f} points (95 % interval {self.low:+.1f} to {self.high:+.1f}): {sure}"
 
 

@@ -33,7 +33,7 @@ from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.evaluation.method_spec import MethodSpec, class_scores, method_specs, predict
 from clip_tca.evaluation.streams import order
-from clip_tca.explanation import Indicator, Verdict, indicators, verdict
+from clip_tca.explanation import Verdict, verdict
 from clip_tca.labelling.review import for_review, sureness
 from clip_tca.results.predictions import prediction_table
 
@@ -47,14 +47,6 @@ BATCH = 128
 
 FEW = 50
 """Pictures below which little can be learned from them."""
-
-SAID = {
-    "trusted": "nothing speaks against the new labels.",
-    "with care": "take the new labels with care.",
-    "not here": "do not use the new labels; keep those of zero-shot.",
-    "little effect": "adaptation changed next to nothing; both are as good.",
-}
-"""The verdict, in words that need no statistics."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +104,14 @@ class Labelling:
         table: As :func:`label` returns it.
         classes: The names of the classes.
         method: Its name.
-        trust: By domain, the verdict and the signs that it comes from; empty for a method that has none.
+        trust: The verdict by domain; empty for a method that has none.
         embedded: The pictures and what they were embedded with.
     """
 
     table: pd.DataFrame
     classes: list[str]
     method: str
-    trust: dict[str, tuple[Verdict, list[Indicator]]]
+    trust: dict[str, Verdict]
     embedded: Embedded
 
     @property
@@ -161,10 +153,10 @@ def run_labelling(
     runs = BaseRuns(embedded, choose_device(source.device), BATCH, source.workers, source.progress)
     tables: list[pd.DataFrame] = []
     sure: list[np.ndarray] = []
-    trust: dict[str, tuple[Verdict, list[Indicator]]] = {}
+    trust: dict[str, Verdict] = {}
     with silenced(class_log):
         for domain, (z, _) in embedded.data.domains.items():
-            before, after, found = _predicted(spec, runs, domain, len(z), list(names))
+            before, after, found = _predicted(spec, runs, domain, len(z))
             assert embedded.pictures is not None  # noqa: S101
             part = prediction_table(embedded.pictures.domains[domain].names, before, after, list(names), top)
             if source.by_domain:
@@ -179,9 +171,7 @@ def run_labelling(
     return Labelling(table, list(names), method, trust, embedded)
 
 
-def _predicted(
-    spec: MethodSpec, runs: BaseRuns, domain: str, images: int, names: list[str]
-) -> tuple[Tensor, Tensor, dict[str, tuple[Verdict, list[Indicator]]]]:
+def _predicted(spec: MethodSpec, runs: BaseRuns, domain: str, images: int) -> tuple[Tensor, Tensor, dict[str, Verdict]]:
     """Logits ``(n, c)`` of zero-shot and of a method, and the verdict on an adapter.
 
     The pictures are shown in a random order, as ``eval`` shows them: a folder is often sorted by what it shows.
@@ -197,9 +187,7 @@ def _predicted(
     prediction = predict(spec, g, z, unknown, "transductive", BATCH, logits)
     trust = {}
     if prediction.adapter is not None and spec.base is None and images > 1:
-        diagnosis = diagnose(prediction.adapter, zero_shot.argmax(dim=1), prediction.classes)
-        signs = indicators(diagnosis, names)
-        trust[domain] = verdict(signs, diagnosis), signs
+        trust[domain] = verdict(diagnose(prediction.adapter, zero_shot.argmax(dim=1), prediction.classes))
     back = torch.empty_like(seen)
     back[seen] = torch.arange(images)
     return zero_shot.cpu()[back], prediction.logits.cpu()[back], trust
@@ -223,10 +211,10 @@ def label(pictures: Any, classes: str | Sequence[str] | None = None, **options: 
         A row for each picture, in columns ``file``, ``label``, ``confidence``, ``zero_shot``,
         ``zero_shot_confidence``, ``changed`` and ``runner_up``. With ``by_domain`` there is ``domain``; with ``top``
         ``label_1``, ``confidence_1`` and so on; with ``review_below`` ``review``, and ``proposal``, the label it would
-        have. ``table.attrs["verdict"]`` says by domain whether to trust the adaptation.
+        have. ``table.attrs["verdict"]`` says by domain what can be said of it without labels.
     """
     found = run_labelling(pictures, classes, **options)
-    found.table.attrs["verdict"] = {domain: str(said) for domain, (said, _) in found.trust.items()}
+    found.table.attrs["verdict"] = dict(found.trust)
     return found.table
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from clip_tca.evaluation.examples import spread, thumbnail
+from clip_tca.explanation import SAID
 from clip_tca.labelling.change import AFTER, ANOTHER, BEFORE, UNKNOWN, sample_changed
-from clip_tca.labelling.label import FEW, SAID, Labelling
+from clip_tca.labelling.label import FEW, Labelling
 from clip_tca.report.templating import grid, render
 from clip_tca.results.table import model_line
 
@@ -51,7 +52,7 @@ def page(found: Labelling) -> str:
         changed=len(changed),
         review=int(table["review"].sum()) if "review" in table else 0,
         few=FEW if count < FEW else 0,
-        verdicts=[(domain, SAID[said], signs) for domain, (said, signs) in found.trust.items()],
+        verdicts=[(domain, SAID[said]) for domain, said in found.trust.items()],
         classes=grid("Pictures of each class", ["class", "before", "after"], lines),
         groups=groups,
         hidden=len(largest) - len(groups),

@@ -102,7 +102,8 @@ def test_the_command_asks_and_counts_the_answers(folder, tmp_path, capsys):
     lost = -100 * len(changed) / len(table)
     out = capsys.readouterr().out
     assert f"By {len(changed)} answers, accuracy changed by {lost:+.1f} points" in out
-    assert "Keep zero-shot" in out
+    assert "Verdict: a loss beyond chance" in out
+    assert "What next: keep zero-shot" in out
     (tmp_path / "answers.csv").write_text("file,answer\nelsewhere.jpg,after\n")
     assert main([*words, "--answers", str(tmp_path / "answers.csv"), "-o", str(tmp_path / "new.csv")]) == 1
     assert "such as elsewhere.jpg" in capsys.readouterr().err

@@ -43,8 +43,8 @@ def test_the_first_command_prints_what_the_readme_shows(capsys):
     assert main(["eval", "--dataset", "demo"]) == 0
     out, err = capsys.readouterr()
     assert all(re.fullmatch(r"clip-tca: .* left", line) for line in err.splitlines())  # progress, on a slow machine
-    printed = [line.split() for line in out.splitlines()]
     shown = [line.split() for line in blocks("")[0].splitlines()]
+    printed = [line.split() for line in out.splitlines()][: len(shown)]
     assert [row[:1] for row in printed] == [row[:1] for row in shown]
     rows = [(ours, theirs) for ours, theirs in zip(printed, shown, strict=True) if ours[-2:] == ["all", "images"]]
     assert [ours[0] for ours, _ in rows] == list(DEFAULT_METHODS)
