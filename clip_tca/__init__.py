@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.datasets.embedding_set import load_embeddings
     from clip_tca.evaluation.runner import evaluate
+    from clip_tca.labelling.change import estimate_change, sample_changed
+    from clip_tca.labelling.label import encode, label
     from clip_tca.methods.base import Method, Task
     from clip_tca.methods.registry import register
     from clip_tca.results.rendering import render
@@ -37,16 +39,22 @@ _HOMES = {
     "Task": "clip_tca.methods.base",
     "ZeroShotClassifier": "clip_tca.classifier",
     "adapt_shard": "clip_tca.bulk.one_shard",
+    "encode": "clip_tca.labelling.label",
+    "estimate_change": "clip_tca.labelling.change",
     "evaluate": "clip_tca.evaluation.runner",
+    "label": "clip_tca.labelling.label",
     "label_free_score": "clip_tca.adapters.label_free",
     "load": "clip_tca.adapters.state",
     "load_embeddings": "clip_tca.datasets.embedding_set",
     "register": "clip_tca.methods.registry",
     "render": "clip_tca.results.rendering",
+    "sample_changed": "clip_tca.labelling.change",
 }
 __all__ = [
     "MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "Method", "Task", "ZeroShotClassifier", "__version__",
-    "adapt_shard", "evaluate", "label_free_score", "load", "load_embeddings", "register", "render",
+    "adapt_shard", "encode", "estimate_change", "evaluate",
+    "label", "label_free_score", "load", "load_embeddings", "register", "render",
+    "sample_changed",
 ]  # fmt: skip
 
 

@@ -1,46 +1,45 @@
-"""What an adapter has learned and whether to trust it, in words. Importing this module needs no torch.
+"""What an adapter has learned and what can be said of it without labels, in words. This module needs no torch.
 
-The verdict comes from indicators that need no labels. None of them can prove that adaptation helps: that confident
-predictions are also right is the premise, and only labels could show it. What they do show is where the premise or the
-statistics can't hold. The limits were checked on subsets of real and made-up data; eval/explain.md counts what the
-verdict got right and wrong.
+Whether adaptation gained can't be told without labels: of the label-free signs none, nor a linear estimate made of
+several, told gains from losses on data sets that it had not seen (eval/explain.md). So the verdict claims little: that
+hardly anything changed, that the pseudo-source of LinearTCA is a bad selection, which does show, or that it can't tell.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypedDict
 
 from typing_extensions import NotRequired
 
 from clip_tca.core.checks import visible
 
-Verdict = Literal["trusted", "with care", "not here", "little effect"]
+Verdict = Literal["little effect", "can't tell", "likely loss"]
+Outcome = Literal["gain", "loss", "chance", "same"]
+"""What can be said without labels, and what labels say."""
 
-MISSED = 0.5  # share of the classes; if more are missed, nothing is left to align to
-SKEWED = (0.1, 0.2)
-"""How far class shares of the chosen rows may differ from those of all predictions: above the first with care, above
-the second not at all, because aligning to the chosen aligns class shares too."""
-BLIND = ("uniform", "global", "oracle")  # SKEWED is for these options ``shares``: they know no frequencies
-MOVED = (0.8, 1.0)
-"""Movement, in spreads: above the first with care; above the second the move is larger than what it moves, which only
-an alignment class by class may be."""
-CHANGED = 0.35  # share of the predictions; if more change, it is more than zero-shot's uncertainty can explain
+SKEWED = 0.2
+"""How far class shares of the chosen rows may differ from those of all predictions: aligning to the chosen aligns class
+shares too."""
+BLIND = ("uniform", "global")  # SKEWED is for these options ``shares``: they know no frequencies
 LITTLE = 0.02  # share of changed predictions up to which it hardly matters whether they are changed for the better
 STILL = 1e-4  # movement, in spreads, up to which nothing moves: the rest is rounding
-DOMINANT = 0.8  # weight of one class of three or more, above which the pseudo-source describes that class alone
-UNCERTAIN = 0.1  # mean uncertainty of the chosen above which they can't be called certain; 1 is a uniform guess
 
 WIDTH = 100
 MOST_CLASSES = 12  # in the table of classes
-MARKS = ("+", "?", "-")
-MEANING = {
-    "trusted": "trusted: nothing speaks against it",
-    "with care": "with care: see the lines marked ?",
-    "not here": "not here: see the lines marked -",
-    "little effect": "little effect: it hardly matters whether it is used",
+SAID: dict[Verdict | Outcome | None, str] = {
+    "little effect": "little effect: next to nothing changed, so it hardly matters.",
+    "can't tell": "can't tell without labels: most sets gain, some lose, and no sign says which (eval/explain.md).",
+    "likely loss": "likely a loss: the classes among the chosen rows are not as frequent as among all predictions.",
+    "gain": "a gain beyond chance, by the labels.",
+    "loss": "a loss beyond chance, by the labels.",
+    "chance": "by the labels, neither gain nor loss beyond chance.",
+    "same": "nothing changed.",
+    None: "can't tell without labels.",
 }
+LABELLED = "clip-tca label --ask 40 finds out about pictures without labels"
+"""What may come after an evaluation with labels."""
 WEIGHTS = {
     "estimated": "The weights of the classes were estimated from all embeddings.",
     "given": "The weights of the classes are the shares that were given.",
@@ -52,23 +51,16 @@ WEIGHTS = {
 """How the classes in the pseudo-source are weighed, by the option ``shares``."""
 ORACLE = "ORACLE: the true labels were counted to choose its pseudo-source; for comparison only."
 SPREAD = "The spread is how far embeddings lie from their mean (root mean square); distances are shares of it."
-NO_LABELS = (
-    "The verdict uses no labels, so it can't prove that adaptation helps. Whether the certain predictions are right "
-    "can't be seen: where the model is confidently wrong, adaptation follows it. eval/explain.md counts how often the "
-    "verdict was right."
-)
+NO_LABELS = "The verdict uses no labels. To know more: clip-tca label --ask 40 estimates the gain from forty answers."
 
 
 # -- the figures -------------------------------------------------------------------------------------------------------
-
-Agreement = TypedDict("Agreement", {"zero-shot": float, "adapted": float})
-"""Shares of the predictions that are ConditionalTCA's: without adaptation and with it."""
 
 
 class Diagnosis(TypedDict):
     """Figures of a fitted adapter that need no labels, ready for JSON; None where a figure is not known.
 
-    LinearTCA and MLPTCA have those from ``correlation_distance`` to ``agreement``, ConditionalTCA has the last four.
+    LinearTCA and MLPTCA have those from ``correlation_distance`` on, ConditionalTCA has the last four instead.
     """
 
     kind: str  # class of the adapter
@@ -86,7 +78,6 @@ class Diagnosis(TypedDict):
     shares: NotRequired[list[float]]  # weight of each class in the pseudo-source
     shares_from: NotRequired[str]  # the option ``shares``; "given" for numbers
     uncertainty_mean: NotRequired[float | None]  # of the chosen; 0 is certain, 1 a uniform guess
-    agreement: NotRequired[Agreement]  # where shares were estimated
     counts: NotRequired[list[float]]  # soft count of each class
     between: NotRequired[float | None]  # share of the variance between classes
     temperature: NotRequired[float]  # what the logits were divided by
@@ -96,25 +87,12 @@ class Diagnosis(TypedDict):
 # -- the verdict -------------------------------------------------------------------------------------------------------
 
 
-class Indicator(NamedTuple):
-    """One sentence with its figure; ``level`` is 0 for reassuring, 1 for a reason for care, 2 for one against."""
-
-    level: int
-    text: str
-
-
-def verdict(signs: list[Indicator], diagnosis: Diagnosis) -> Verdict:
-    """The worst indicator decides, unless hardly anything is changed."""
-    if has_little_effect(diagnosis):
-        return "little effect"
-    levels: tuple[Verdict, ...] = ("trusted", "with care", "not here")
-    return levels[max((sign.level for sign in signs), default=0)]
-
-
-def has_little_effect(diagnosis: Diagnosis) -> bool:
-    """Whether nothing moves, or at most :data:`LITTLE` of the predictions change."""
+def verdict(diagnosis: Diagnosis) -> Verdict:
+    """What can be said without labels."""
     changed = diagnosis["changed"]
-    return stands_still(diagnosis) or (changed is not None and changed <= LITTLE)
+    if stands_still(diagnosis) or (changed is not None and changed <= LITTLE):
+        return "little effect"
+    return "likely loss" if (skew(diagnosis) or 0.0) > SKEWED else "can't tell"
 
 
 def stands_still(diagnosis: Diagnosis) -> bool:
@@ -122,89 +100,82 @@ def stands_still(diagnosis: Diagnosis) -> bool:
     return (diagnosis["movement"] or 0.0) <= STILL
 
 
-def indicators(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
-    """Every indicator that the figures give; ``names`` are those of the classes."""
-    n, d = diagnosis["embeddings"], diagnosis["dim"]
-    enough = Indicator(0, f"{n} embeddings for {d} dimensions: enough for a covariance.")
-    few = Indicator(1, f"{n} embeddings for {d} dimensions: fewer than a covariance needs; most of it is shrinkage.")
-    return [
-        enough if n > d else few,
-        coverage(diagnosis, names),
-        *(_selection(diagnosis, names) if "chosen" in diagnosis else []),
-        *_effect(diagnosis),
-    ]
+def skew(diagnosis: Diagnosis) -> float | None:
+    """Total variation distance of the class shares of the chosen rows and of all predictions, if shares are blind."""
+    if diagnosis.get("shares_from") not in BLIND:
+        return None
+    chosen, predicted = diagnosis["chosen"], diagnosis["predicted"]
+    total, seen = max(1, sum(chosen)), max(1, sum(predicted))
+    return sum(abs(a / total - b / seen) for a, b in zip(chosen, predicted, strict=True)) / 2
 
 
-def coverage(diagnosis: Diagnosis, names: list[str]) -> Indicator:
+def reasons(diagnosis: Diagnosis, names: list[str]) -> list[str]:
+    """What to know beside the verdict, a sentence each; ``names`` are those of the classes."""
+    found = [coverage(diagnosis, names)]
+    if (distance := skew(diagnosis)) is not None:
+        found.append(f"Class shares of the chosen rows are {distance:.0%} off those of all predictions.")
+    if diagnosis.get("kept"):
+        found.append("No embedding moves: zero-shot is sure of the predictions that would change.")
+    elif stands_still(diagnosis):
+        found.append("No embedding moves.")
+    if (changed := diagnosis["changed"]) is None:
+        return [*found, "How many predictions change is not known: no sample is kept, or another predicted."]
+    most = f"accuracy can't change by more than {100 * changed:.1f} points"
+    return [*found, f"{changed:.1%} of the predictions change: {most}."]
+
+
+def coverage(diagnosis: Diagnosis, names: list[str]) -> str:
     """Whether every class is predicted and used, and which are not."""
     used = diagnosis["chosen"] if "chosen" in diagnosis else diagnosis["counts"]
     counts = list(zip(names, diagnosis["predicted"], used, strict=True))
     never = [name for name, predicted, _ in counts if not predicted]
     unused = [name for name, predicted, count in counts if predicted and count < 1]
-    missed = len(never) + len(unused)
-    if not missed:
-        return Indicator(0, f"All {len(names)} classes are represented.")
+    if not never and not unused:
+        return f"All {len(names)} classes are represented."
     parts = [f"{len(never)} never predicted ({_some(never)})"] if never else []
     parts += [f"{len(unused)} predicted but not used ({_some(unused)})"] if unused else []
-    sentence = f"{missed} of {len(names)} classes are missed: {', '.join(parts)}."
+    sentence = f"{len(never) + len(unused)} of {len(names)} classes are missed: {', '.join(parts)}."
     if never:
         sentence += " A class that is never predicted is either absent, or the model does not recognise it."
-    return Indicator(2 if missed / len(names) > MISSED and "chosen" in diagnosis else 1, sentence)
+    return sentence
 
 
 def _some(names: list[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _selection(diagnosis: Diagnosis, names: list[str]) -> list[Indicator]:
-    """What speaks for and against the pseudo-source."""
-    chosen, predicted, weights = diagnosis["chosen"], diagnosis["predicted"], diagnosis["shares"]
-    total, n = sum(chosen), diagnosis["embeddings"]
-    if total in (0, n):
-        amount = "all" if total else "none"
-        return [Indicator(1, f"The pseudo-source is {amount} of the {n} embeddings: there is nothing to align to.")]
-    signs = []
-    if max(weights) > DOMINANT and diagnosis["classes"] > 2:
-        share, name = max(weights), names[weights.index(max(weights))]
-        signs.append(Indicator(1, f"{share:.0%} of the weight is on {name}: the target is nearly one class."))
-    if "agreement" in diagnosis:
-        before, after = diagnosis["agreement"]["zero-shot"], diagnosis["agreement"]["adapted"]
-        nearer = f"{after:.0%} of its predictions agree with ConditionalTCA's, {before:.0%} of zero-shot's"
-        signs.append(Indicator(int(after < before), f"{nearer}: {'further away' if after < before else 'nearer'}."))
-    elif diagnosis["shares_from"] in BLIND:
-        seen = max(1, sum(predicted))  # the distance is the total variation distance
-        distance = sum(abs(a / total - b / seen) for a, b in zip(chosen, predicted, strict=True)) / 2
-        level = sum(distance > limit for limit in SKEWED)
-        signs.append(
-            Indicator(level, f"Class shares of the chosen rows are {distance:.0%} off those of all predictions.")
-        )
-    if (mean := diagnosis["uncertainty_mean"]) is not None:
-        certain = "not certain" if mean > UNCERTAIN else "certain"
-        text = f"The chosen are {certain}: their uncertainty is {mean:.1%} of a pure guess's."
-        signs.append(Indicator(int(mean > UNCERTAIN), text))
-    return signs
+# -- the end of adapt, label and eval ----------------------------------------------------------------------------------
 
 
-def _effect(diagnosis: Diagnosis) -> list[Indicator]:
-    """How far embeddings move, and how many predictions change."""
-    movement, changed = diagnosis["movement"] or 0.0, diagnosis["changed"]
-    level = sum(movement > limit for limit in (MOVED if "chosen" in diagnosis else MOVED[:1]))
-    distance = ("less than", "nearly as far as", "further than")[level]
-    moved = f"Embeddings move by {movement:.2f} of their spread: {distance} they lie apart."
-    if stands_still(diagnosis):
-        moved = "No embedding moves."
-    if diagnosis.get("kept"):
-        moved = "No embedding moves: zero-shot is sure of the predictions that would change."
-    signs = [Indicator(level, moved)]
-    if changed is None:
-        return [
-            *signs,
-            Indicator(0, "How many predictions change is not known: no sample is kept, or another predicted."),
-        ]
-    meaning = f"accuracy can't change by more than {100 * changed:.1f} points"
-    if changed > CHANGED:
-        meaning = "more than uncertainty can explain"
-    return [*signs, Indicator(2 * (changed > CHANGED), f"{changed:.1%} of the predictions change: {meaning}.")]
+class Finding(NamedTuple):
+    """Predictions that changed on a domain, None where that is not known, of how many, and what can be said of it."""
+
+    changed: float | None
+    total: int
+    says: Verdict | Outcome | None
+
+
+def closing_lines(method: str, found: Mapping[str, Finding], ask: str, what: str = "predictions") -> list[str]:
+    """Three facts: how many predictions changed, the verdict, and what to do next; ``ask`` finds out more."""
+    counts, total = [each.changed for each in found.values()], sum(each.total for each in found.values())
+    known = [count for count in counts if count is not None]
+    lines = [f"{method}: how many {what} changed is not known."]
+    if len(known) == len(counts):
+        lines = [f"{method} changed {sum(known):.0f} of {total} {what} ({sum(known) / total:.1%})."]
+    said: dict[Verdict | Outcome | None, list[str]] = {}
+    for domain, each in found.items():
+        said.setdefault(each.says, []).append(domain)
+    for says, domains in said.items():
+        where = f" on {', '.join(domains)}" if len(said) > 1 else ""
+        lines.append(f"Verdict{where}: {SAID[says]}")
+    if said.keys() <= {"little effect", "same"}:
+        return [*lines, "What next: nothing to check; take either."]
+    if said.keys() <= {"gain", "little effect", "same"}:
+        return [*lines, f"What next: use it; {ask}."]
+    shares = "--shares FILE gives the class shares, if you know them"
+    if {"loss", "likely loss"} & said.keys():
+        return [*lines, f"What next: keep zero-shot where it lost; {shares}; {ask}."]
+    return [*lines, f"What next: {ask}; {shares}; or keep zero-shot."]
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------
@@ -213,12 +184,11 @@ def _effect(diagnosis: Diagnosis) -> list[Indicator]:
 def explanation(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     """Lines about an adapter with these figures and names of classes."""
     names = [visible(name) for name in names]
-    signs = indicators(diagnosis, names)
     return [
         f"{diagnosis['kind']} was fitted to {diagnosis['embeddings']} embeddings.",
         *([ORACLE] if diagnosis.get("shares_from") == "oracle" else []),
-        f"Can it be trusted?  {MEANING[verdict(signs, diagnosis)]}.",
-        *wrapped([f"  {MARKS[sign.level]} {sign.text}" for sign in signs], "    "),
+        *wrapped([f"Can it be trusted?  {SAID[verdict(diagnosis)]}"]),
+        *wrapped([f"  {sentence}" for sentence in reasons(diagnosis, names)], "    "),
         "",
         "What were the embeddings aligned to?",
         *_target(diagnosis),
@@ -267,12 +237,15 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
 def _shift(diagnosis: Diagnosis) -> list[str]:
     if diagnosis["mean_shift"] is None:
         return ["  All embeddings are the same: there is no spread to measure it by."]
+    moved = f"  Embeddings move by {diagnosis['movement'] or 0:.2f} of the spread."
     if "chosen" not in diagnosis:
         return [
+            moved,
             f"  Classes shifted one by one; together their mean moved by {diagnosis['mean_shift']:.2f} of the spread.",
             f"  {diagnosis['between'] or 0:.0%} of the variance lies between the classes, the rest within them.",
         ]
     return [
+        moved,
         f"  The mean of the chosen is {diagnosis['mean_shift']:.2f} of the spread away from that of all embeddings.",
         f"  Their covariances differ by {diagnosis['covariance_shift'] or 0:.0%}; the paper's correlation distance is "
         f"{diagnosis['correlation_distance']:.2g}.",

@@ -25,7 +25,7 @@ The safeguards, in the order of the functions below:
   pseudo-images at the overall mean to each class. S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)).
 * **Class prior from agreement.** π_c ∝ 1 + Σᵢ q_ic p⁰_ic counts only what q and p⁰ agree on, so an absent class can't
   support itself. γ = min(2, 6u) grows with the imbalance u = 1 + log Σπ_c² / log c, less what chance adds. u is capped
-  by its value after two rounds without a prior. If that value is below 0.3 and below the imbalance of g's own
+  by its value after two rounds without a prior. If that value is not clearly larger than the imbalance of g's own
   predictions, one class attracts images of others, and u is set to 0 (n ≥ 8c). Given shares are used with γ = 1.
 * **Leave-one-out assignment.** m_c contains zᵢ, which pulls zᵢ to its class by d/n_c nats. Without its own share,
   zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly. The final bias is corrected for the same effect.
@@ -286,9 +286,9 @@ def imbalance_is_artefact(unequal: Tensor, predicted: Tensor) -> Tensor:
 
     If classes are unequal in truth, q and g agree on shares that are more unequal than those that g predicts
     (``predicted`` ``(c,)`` counts), because its errors are spread. A class that attracts others shows the opposite.
-    Above 0.3 the classes are taken to be unequal in any case.
+    From 0.3 on it has to do so clearly, and above 0.4 the classes are taken to be unequal in any case.
     """
-    return unequal < imbalance(predicted).clamp_max(0.3)
+    return (unequal < 0.4) & (unequal < torch.where(unequal < 0.3, 1.1, 0.75) * imbalance(predicted))
 
 
 def agreed_prior(support: Tensor, cap: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.conditional import MOST_CONFIDENT, ConditionalTCA
-from clip_tca.adapters.linear import conditional_predictions
 from clip_tca.adapters.statistics import EvenSample, coral_distance, moments
 from clip_tca.explanation import Diagnosis
 
@@ -34,9 +33,7 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
     """
     adapter._require_fitted()
     adapter._settle()
-    kept: Any = adapter._observed
-    kept = kept if isinstance(kept, EvenSample) else kept.sample  # LinearTCA's has rows only to estimate shares
-    rows: Any = kept.rows() if kept.seen else None
+    rows: Any = kept_rows(adapter)
     g, conditional = adapter.classifier, isinstance(adapter, ConditionalTCA)
     m = moments(rows) if conditional else adapter._observed.moments.total()
     sigma = m.covariance * ((m.n - 1) / m.n)
@@ -74,11 +71,18 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
     }
 
 
+def kept_rows(adapter: Adapter) -> Tensor | None:
+    """The prepared rows ``(m, d)`` that a fitted adapter keeps, evenly spread; None if it keeps none."""
+    kept: Any = adapter._observed
+    kept = kept if isinstance(kept, EvenSample) else kept.sample  # LinearTCA's has rows only to estimate shares
+    return kept.rows() if kept.seen else None
+
+
 def _with_pseudo_source(figures: Diagnosis, adapter: Any) -> Diagnosis:
     """The figures of an adapter that has a pseudo-source."""
     sigma, other, c = adapter.covariance_, adapter.pseudo_source_covariance_, adapter.classifier.n_classes
     score = adapter.uncertainty_ / (math.log(c) if adapter.uncertainty == "entropy" else 1 - 1 / c)
-    figures = {
+    return {
         **figures,
         "correlation_distance": float(coral_distance(sigma, other)),
         "covariance_shift": _ratio((sigma - other).norm(), sigma.norm()),
@@ -87,12 +91,6 @@ def _with_pseudo_source(figures: Diagnosis, adapter: Any) -> Diagnosis:
         "shares_from": adapter._share_mode,
         "uncertainty_mean": float(score.mean()) if len(score) else None,
     }
-    if adapter._share_mode == "estimated":
-        sample, judge = conditional_predictions(adapter._observed, adapter.classifier)
-        made = adapter.classifier.predict(sample), adapter._score(sample).argmax(dim=1)
-        before, after = (round(float((predicted == judge).double().mean()), 4) for predicted in made)
-        figures["agreement"] = {"zero-shot": before, "adapted": after}
-    return figures
 
 
 def _predictions(adapter: Any, rows: Tensor | None) -> tuple[Any, Any]:

@@ -18,9 +18,14 @@ from typing import Any, NoReturn
 from clip_tca.core.version import __version__
 
 COMMANDS = {
+    "label": ("label.add", "label pictures that have no labels"),
+    "app": ("app.add", "label pictures on a local web page"),
     "eval": ("eval.add", "accuracy before and after adaptation"),
     "adapt": ("adapt.add", "adapt embeddings from files of any size"),
-    "explain": ("saved.add_explain", "in plain words: the shift, the pseudo-source, the effect, whether to trust it"),
+    "explain": (
+        "saved.add_explain",
+        "in plain words: the shift, the pseudo-source, what changed, gains and their intervals",
+    ),
     "report": ("saved.add_report", "JSON records as one HTML page"),
     "study": ("study.add", "the paper's figures and analyses, on any data set"),
     "compare": ("saved.add_compare", "several JSON records in one table"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from clip_tca.bulk.classifiers import GivenClassifier
     from clip_tca.bulk.one_shard import ShardResult
     from clip_tca.bulk.run import Run
+    from clip_tca.explanation import Outcome, Verdict
 
+log = logging.getLogger("clip_tca")
+
+ASK = "--labels FILE, or clip-tca label --ask 40 with the pictures, tells what adaptation gained or lost"
 METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
 
 CLASSIFIER = ("text_column", "scale", "model", "pretrained")
@@ -238,3 +243,43 @@ def summary(options: argparse.Namespace, job: Run, results: list[ShardResult]) -
     for title, path in (("written", options.output), ("state", options.save_state)):
         if path is not None:
             print(f"{title}: {path}")
+    print("\n".join([*scale_lines(job), *trust_lines(job, results)]))
+
+
+def scale_lines(job: Run) -> list[str]:
+    """The logit scale and where it came from; a warning if that is no file or model, and confidences look wrong."""
+    from clip_tca.adapters.diagnosis import kept_rows
+    from clip_tca.bulk.classifiers import scale_doubt
+
+    about, rows = job.given.about, kept_rows(job.adapter)
+    if "scale" not in about:
+        return []
+    told = about["scale_from"]
+    source = {"given": "--scale", "model": f"that of {about.get('model')}", "file": f"that of {about['file']}"}.get(
+        told
+    )
+    if told in ("given", "assumed") and rows is not None and (doubt := scale_doubt(job.given.classifier, rows)):
+        log.warning("logit scale %g: %s; give the model's own by --scale S", about["scale"], doubt)
+    return [f"logit scale: {about['scale']:g} ({source or 'assumed, as the file of texts has none; --scale S'})"]
+
+
+def trust_lines(job: Run, results: list[ShardResult]) -> list[str]:
+    """How many predictions changed, of those that the adapter keeps, the verdict, and what to do next."""
+    from clip_tca.adapters.diagnosis import diagnose, kept_rows
+    from clip_tca.explanation import LABELLED, Finding, closing_lines, verdict
+    from clip_tca.results.intervals import half_width, outcome
+
+    diagnosis, kept = diagnose(job.adapter), kept_rows(job.adapter)
+    says: Verdict | Outcome = verdict(diagnosis)
+    rows, share, counted = (
+        sum(result.rows for result in results),
+        diagnosis["changed"],
+        0 if kept is None else len(kept),
+    )
+    if job.labels is not None and share is not None and rows:
+        gained = sum((result.correct or 0) - (result.correct_before or 0) for result in results)
+        says = outcome(gained, half_width(share * rows))
+    is_exact = not counted or (counted == (rows or job.adapter.n_seen_) and not job.batch)
+    finding = Finding(None if share is None else share * counted, counted, says)
+    ask = ASK if job.labels is None else LABELLED
+    return closing_lines(job.method, {"": finding}, ask, "predictions" if is_exact else "predictions in a sample")

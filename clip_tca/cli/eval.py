@@ -32,7 +32,7 @@ else:
     import tomli as tomllib
 
 PASSED_ON = ("setting", "protocol", "batch_size", "seeds", "stream", "classes_present", "long_tail", "mix_domains",
-             "profile", "examples")  # fmt: skip
+             "profile", "examples", "predictions")  # fmt: skip
 NOT_IN_RECIPES = {"--recipe", "--output", "--format", "--help"}
 
 logger = logging.getLogger(__name__)
@@ -67,9 +67,12 @@ def add(command: argparse.ArgumentParser) -> None:
         help="runs, each with its own shuffle or draw: mean ± standard deviation, from 10 on also the mean of the "
         "worst tenth (default: %(default)s)",
     )
+    group.add_argument("--intervals", action="store_true", help="add 95 %% intervals to accuracies and gains")
     group.add_argument("--profile", action="store_true", help="also time plain CLIP, and print what each method costs")
     listed = "also list up to N images of each kind whose prediction changed"
     group.add_argument("--examples", type=int, default=0, metavar="N", help=listed)
+    every = "also write every prediction beside the true label: .csv, .parquet or .json"
+    group.add_argument("--predictions", metavar="FILE", help=every)
     recipes = "TOML file of runs, or a name in eval/recipes/; options given here override its own"
     group.add_argument("--recipe", metavar="FILE", help=recipes)
     group = command.add_argument_group("stream (labels make it and reach no method)")
@@ -102,11 +105,16 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"recipe: {options.recipe}: a run has no dataset; add it there, or give --dataset")
     elif options.dataset is None:
         options.parser.error(f"--dataset or --recipe is needed; data sets are {', '.join(shared.DATASETS)}")
+    intervals = any(each.intervals for each in runs)
     metrics = list(dict.fromkeys(name for each in runs for name in each.metric or ()))
+    if intervals and metrics not in ([], ["accuracy"]):
+        options.parser.error(f"--intervals: they are of accuracy; leave out --metric {','.join(metrics)}")
     for each in runs:
         shared.check_inputs(each)
+        shared.check_table(each.predictions, "predictions")
     from clip_tca.core.files import write_text
     from clip_tca.evaluation.runner import evaluate
+    from clip_tca.results.explanation import closing
     from clip_tca.results.rendering import render
 
     records = finished(unfinished, lines)
@@ -119,14 +127,17 @@ def run(options: argparse.Namespace) -> int:
                 write_text(unfinished, json.dumps({"lines": lines, "records": records}))
     except BaseException:
         if records:  # of a recipe whose later run failed
-            sys.stdout.write(render(records, metrics=metrics))
+            sys.stdout.write(render(records, metrics=metrics, intervals=intervals))
         if records and unfinished:
             kept = f"{len(records)} of {len(runs)} runs are kept in {unfinished}"
             logger.warning("%s; the same command goes on from there", kept)
         raise
-    shared.deliver(options, lambda output_format: render(records, output_format, metrics))
+    shared.deliver(options, lambda output_format: render(records, output_format, metrics, intervals))
     if unfinished:
         unfinished.unlink(missing_ok=True)
+    if options.output is not None or options.format in (None, "table"):
+        for record in records:
+            print("\n".join(["", *closing(record)]))
     return 0
 
 

@@ -19,6 +19,8 @@ from clip_tca.datasets.registry import BENCHMARKS
 from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
+TABLES = (".csv", ".parquet", ".json")
+"""How the name of a table of pictures may end."""
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
 
 COLUMNS = ("image_column", "label_column", "domain_column")
@@ -52,6 +54,14 @@ def number(text: str) -> float:
         if 0 < (value := float(text)) < float("inf"):
             return value
     raise argparse.ArgumentTypeError(f"{text!r}; a positive number is needed, such as 100")
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < 1:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r}; a number between 0 and 1 is needed, such as 0.05")
 
 
 def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: bool = False) -> None:
@@ -98,8 +108,8 @@ def add_model(command: argparse.ArgumentParser) -> None:
     add("--workers", type=int, metavar="N", help=workers)
 
 
-def add_prompts(command: argparse.ArgumentParser) -> None:
-    """Which prompts."""
+def add_prompts(command: argparse.ArgumentParser, class_names: bool = True) -> None:
+    """Which prompts; the command may say by itself which ``class_names`` there are."""
     group = command.add_argument_group("prompts")
     group.add_argument(
         "--prompts",
@@ -108,7 +118,8 @@ def add_prompts(command: argparse.ArgumentParser) -> None:
         "descriptions of each class (default: single)",
     )
     names = "default: clean; raw in --protocol watt; of a model with its own head, a file names all outputs"
-    group.add_argument("--class-names", metavar="raw|clean|FILE", help=names)
+    if class_names:
+        group.add_argument("--class-names", metavar="raw|clean|FILE", help=names)
 
 
 def add_quiet(command: argparse.ArgumentParser) -> None:
@@ -237,6 +248,20 @@ def check_output(output: str | Path | None, option: str = "output") -> None:
     except OSError as error:
         reason = error.strerror or error
         raise ValueError(f"{option}: {output} can't be written ({reason}); name a file in a writable folder") from None
+
+
+def check_table(output: str | None, option: str) -> None:
+    """Raise ValueError, before any work, if a table of pictures could not be written to ``output``."""
+    if output is not None and not output.lower().endswith(TABLES):
+        raise ValueError(f"{option}: {output}; its name must end with {', '.join(TABLES)}")
+    check_output(output, option)
+
+
+def check_new(output: str | None, overwrite: bool, option: str = "output") -> None:
+    """Raise ValueError, before any work, if ``output`` can't be written, or exists and may not be replaced."""
+    check_output(output, option)
+    if output is not None and not overwrite and (path := locate(output)).is_file():
+        raise ValueError(f"{option}: {path} exists; name another file, or add --overwrite")
 
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:

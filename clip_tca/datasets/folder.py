@@ -77,6 +77,10 @@ def load_folder(folder: Path) -> ImageSet:
             "as DIR/domain/class/image or DIR/class/image"
         )
     ignored = [name for name, folders in by_domain.items() if not folders]
+    ignored += [f"{name} (beside the folders)" for name in sorted(_images(folder))]
+    for name, folders in by_domain.items():
+        empty = [path for path in _subfolders(roots[name]) if path not in folders]
+        ignored += [f"{name}/{_text(path)} (no pictures directly in it)" for path in empty if folders]
     domains = {
         name: _files(roots[name], [(classes.index(_text(path)), path) for path in folders], ignored)
         for name, folders in by_domain.items()

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ CACHED, CACHED_LABELS = "test_f.pt", "test_l.pt"
 SCALE = 100.0
 """Logit scale where the file of texts has none: that of OpenAI's CLIP."""
 
+ScaleSource = Literal["given", "file", "assumed", "model"]
+
 
 @dataclass(frozen=True)
 class ClassTexts:
@@ -47,6 +49,10 @@ class ClassTexts:
     def scale_for(self, given: float | None) -> float:
         """The logit scale that was ``given``, else that of the file, else 100."""
         return given or (SCALE if self.scale is None else self.scale)
+
+    def scale_from(self, given: float | None) -> ScaleSource:
+        """Where :meth:`scale_for` has it from."""
+        return "given" if given else "assumed" if self.scale is None else "file"
 
 
 def read_class_texts(path: Location, name: str | None = None, otherwise: str = "") -> ClassTexts:

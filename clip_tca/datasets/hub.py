@@ -50,26 +50,31 @@ def load_hub(
     benchmark: Benchmark | None,
     revision: str | None = None,
     columns: tuple[str | None, str | None, str | None] = (None, None, None),
+    labelled: bool = True,
 ) -> ImageSet:
     """A data set by its id on the hub, or a local copy: a folder of ``save_to_disk``, Parquet files or tar shards.
 
     The ``benchmark`` has the expected domains, classes and counts; None for any other data set. ``columns`` are those
-    of images, labels and domains; None takes the first usual name.
+    of images, labels and domains; None takes the first usual name. If it is not ``labelled``, there are no classes, and
+    images are named by their rows.
     """
     published = benchmark
     if benchmark is not None and Path(hub_id).name == Path(benchmark.hub_id).name:
         benchmark = benchmark.on_hub()
     table, commit = _table(hub_id, revision, benchmark.split if benchmark else None)
-    image, label = _column(table, "image", columns[0]), _column(table, "label", columns[1])
+    image = _column(table, "image", columns[0])
     domain = _column(table, "domain", columns[2], optional=True)
     words = _domains(table, domain, benchmark, hub_id)
     known = {word: benchmark.domain(word) if benchmark else word for word in dict.fromkeys(words)}
     rows = [row for row, word in enumerate(words) if known[word] is not None]
     if len(rows) < len(table):  # of other domains nothing is read
         table = table.select(rows)
-    classes, labels = _labels(table, label, benchmark, hub_id)
+    classes: list[str] = []
+    labels, names = [-1] * len(rows), list(map(str, rows))
+    if labelled:
+        classes, labels = _labels(table, _column(table, "label", columns[1]), benchmark, hub_id)
+        names = [f"{classes[own]}/{row}" for own, row in zip(labels, rows, strict=True)]
     files = _files(table, image)
-    names = [f"{classes[own]}/{row}" for own, row in zip(labels, rows, strict=True)]
     pictures = [partial(_picture, files, place) for place in range(len(rows))]
     whole = Domain(names, _marks(files, image, hub_id), labels, pictures)
     domains = {}

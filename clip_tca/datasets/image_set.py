@@ -25,7 +25,7 @@ class Domain:
     Attributes:
         names: The name of each image, ``class/file`` for files.
         marks: Size and content hash of each (:func:`clip_tca.datasets.pictures.mark`).
-        labels: The true classes, for scoring only.
+        labels: The true classes, for scoring only; −1 where nobody knows.
         pictures: Each as a path or as bytes, or a function that returns it; picklable, for worker processes.
         corruption: Applied when an image is decoded.
     """

@@ -47,6 +47,11 @@ class ImageSource:
     progress: bool = False
 
     @property
+    def is_local(self) -> bool:
+        """Whether the pictures are at hand, and nothing is downloaded before they are read."""
+        return self.data_dir is not None
+
+    @property
     def benchmark(self) -> Benchmark | None:
         """The benchmark of that name, with the corruptions that were chosen; None for other data sets."""
         known = BENCHMARKS.get(self.dataset)
@@ -103,7 +108,7 @@ class ImageSource:
             return demo_set()
         benchmark = self.benchmark
         if self.data_dir is not None:
-            folder = _local(self.data_dir, shown)
+            folder = local_path(self.data_dir, shown)
             return load_benchmark(folder, benchmark) if benchmark else load_folder(folder)
         columns = self.image_column, self.label_column, self.domain_column
         if benchmark is None or self.hub_id is not None:
@@ -120,8 +125,8 @@ class ImageSource:
             raise ValueError(f"{error}. A folder must look like {benchmark.layout()}") from error
 
 
-def _local(address: str | Path, shown: bool) -> Path:
-    """The folder of the pictures; one in a store is copied to this machine first, and the copy is kept."""
+def local_path(address: str | Path, shown: bool) -> Path:
+    """The folder or file of the pictures; one in a store is copied to this machine first, and the copy is kept."""
     if not is_url(address):
         return Path(address).expanduser()
     place = locate(str(address))

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Annotated
 
 from clip_tca.core.folders import resource
-from clip_tca.core.remote import Location, locate
+from clip_tca.core.remote import Location, is_url, locate
 
 NAMED = ("single", "watt", "clip80")
 """Templates for any data set; ``clip80`` are OpenAI's for ImageNet."""
@@ -130,6 +130,29 @@ def read_classes(path: Location) -> dict[str, str]:
         names[raw] = readable or clean(raw)
     if not names:
         raise ValueError(f"{path}: no class; write one a line: folder name, or folder name = readable name")
+    return names
+
+
+def given_classes(classes: str | Sequence[str]) -> dict[str, str]:
+    """Readable class names by those that were given: a list, ``"dog, cat, horse"``, or a class-name file.
+
+    Raises:
+        ValueError: If there are fewer than two, or two are the same but for case and spaces.
+    """
+    if isinstance(classes, str) and not is_url(classes) and ("," in classes or not locate(classes).is_file()):
+        classes = classes.split(",")
+    names = read_classes(locate(classes)) if isinstance(classes, str) else {}
+    spelled: dict[str, str] = {_letters(name) or name: name for name in names}
+    for name in (" ".join(str(one).split()) for one in ([] if isinstance(classes, str) else classes)):
+        if name and (other := spelled.setdefault(_letters(name) or name, name)) in names:
+            raise ValueError(f"classes: {name!r} is there twice{f' (as {other!r})' * (other != name)}; name it once")
+        names |= {name: name} if name else {}
+    if len(names) < 2:
+        found = f"only {next(iter(names))!r}" if names else "none"
+        raise ValueError(
+            f"classes: {found}; at least 2 are needed, or every picture gets the same label. Name what else the "
+            'pictures may show, such as "dog, cat, something else", or give a file with one class a line'
+        )
     return names
 
 

@@ -83,7 +83,7 @@ def offline(
     """What to do when weights can't be downloaded; ``cache`` is the variable that names the library's cache."""
     return (
         f"the weights of {name} could not be downloaded ({one_line(error)}); give {instead}, "
-        f"point {cache} at a cache that has them, or try --dataset demo, which needs no download"
+        f"point {cache} at a cache that has them, or use the small model that needs no download: --model demo"
     )
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
+from clip_tca.datasets.image_set import Domain
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind, Examples
@@ -82,12 +83,17 @@ def _image(embedded: Embedded, domain: str, index: int, before: int, after: int)
     }
     if embedded.pictures is not None:
         pictures = embedded.pictures.domains[domain]
-        image["name"], image["thumbnail"] = pictures.names[index], None
-        try:
-            small, file = pictures.image(index), io.BytesIO()
-            small.thumbnail((SIDE, SIDE))
-            small.save(file, format="JPEG", quality=80, optimize=True)
-            image["thumbnail"] = base64.b64encode(file.getvalue()).decode("ascii")
-        except (OSError, ValueError) as error:  # its embedding came from the store: the run no longer needs the picture
-            log.warning("no thumbnail of %s/%s: %s", domain, image["name"], error)
+        image["name"], image["thumbnail"] = pictures.names[index], thumbnail(pictures, index)
     return image
+
+
+def thumbnail(pictures: Domain, index: int, side: int = SIDE) -> str | None:
+    """A picture as a small JPEG in base64; None, with a warning, if it can't be read any more."""
+    try:
+        small, file = pictures.image(index), io.BytesIO()
+        small.thumbnail((side, side))
+        small.save(file, format="JPEG", quality=80, optimize=True)
+        return base64.b64encode(file.getvalue()).decode("ascii")
+    except (OSError, ValueError) as error:  # its embedding came from the store: the run no longer needs the picture
+        log.warning("no thumbnail of %s: %s", pictures.names[index], error)
+        return None

@@ -185,12 +185,11 @@ class Inputs(ImageSource):
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
         encoder = make_encoder(model, self.pretrained, self.device, self.precision, store)
         self.check()
-        if self.data_dir is None:
+        if not self.is_local:
             _ = encoder.identity  # a data set from the hub is the larger download
         data = self.load()
         head = self._head(encoder, data)
-        how = self.class_names if head is None or self.class_names in CLASS_NAMES else "clean"
-        names = class_names(data.classes, how, known)
+        names = self._readable(data.classes, head)
         prompts = load_prompts(self.prompts, names, known, data.classes) if head is None else None
         began = time.perf_counter()
         embedder = Embedder(encoder, store, self.skip_bad, self.workers, progress=self.progress)
@@ -223,6 +222,11 @@ class Inputs(ImageSource):
             "cost": {"encoding_seconds": seconds, "encoded_images": embedder.encoded},
         }
         return Embedded(embedded, about, data, encoder, prompts, embedder)
+
+    def _readable(self, raw: list[str], head: LinearClassifier | None) -> list[str]:
+        """Names of the classes for the prompts."""
+        how = self.class_names if head is None or self.class_names in CLASS_NAMES else "clean"
+        return class_names(raw, how, self.dataset if self.dataset in BENCHMARKS else None)
 
     def _head(self, encoder: Encoder, data: ImageSet) -> LinearClassifier | None:
         """The model's own head for the classes of the data set; None if prompts build the classifier."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise, product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from clip_tca.core.checks import check_whole, one_of
 from clip_tca.core.device import choose_device
 from clip_tca.core.progress import Progress
 from clip_tca.core.provenance import commit, peak_memory, versions
+from clip_tca.core.remote import Location, locate
 from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.cost import Cost, PeakMemory, method_cost
 from clip_tca.evaluation.examples import changed
@@ -29,6 +30,7 @@ from clip_tca.evaluation.method_spec import MethodSpec, class_scores, for_settin
 from clip_tca.evaluation.streams import Draw, Stream, divisor
 from clip_tca.methods.base import UnsuitableModelError
 from clip_tca.methods.registry import DEFAULT_METHODS, EVERY
+from clip_tca.results.predictions import check_table, prediction_table, write_table
 from clip_tca.results.schema import (
     PLAIN_CLIP,
     PROTOCOLS,
@@ -40,6 +42,9 @@ from clip_tca.results.schema import (
     ResultRow,
     Setting,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger("clip_tca")
 
@@ -59,6 +64,7 @@ def evaluate(
     mix_domains: bool = False,
     profile: bool = False,
     examples: int = 0,
+    predictions: str | Location | None = None,
     **inputs: Any,
 ) -> EvaluationRecord:
     """Measure zero-shot and adapted accuracy on each domain of a data set, as ``clip-tca eval`` does.
@@ -79,6 +85,8 @@ def evaluate(
         profile: Also measure the time and memory of plain CLIP on the same batches, as a reference for each method.
         examples: Also list up to this many images of each kind whose prediction changed, for each method and domain
             (see :mod:`clip_tca.evaluation.examples`).
+        predictions: Also write every prediction of the first run to this file (CSV, Parquet or JSON): method, domain,
+            the columns of :func:`clip_tca.label`, and the true label.
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`. Class names
             are ``raw`` by default in the WATT protocol.
 
@@ -99,6 +107,8 @@ def evaluate(
         )
     check_whole("seeds", seeds)
     check_whole("examples", examples, 0)
+    if predictions is not None:
+        check_table(locate(predictions))
     if protocol == "watt":
         inputs.setdefault("class_names", "raw")
     source = Inputs(dataset, **inputs)
@@ -111,7 +121,8 @@ def evaluate(
     shown = embedded.mixed() if mix_domains else embedded
     runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, setting)
     specs = _suitable(specs, runs, methods) if EVERY in methods else specs
-    measurement = Measurement(specs, runs, drawing, protocol, _places(embedded) if mix_domains else None)
+    places = _places(embedded) if mix_domains else None
+    measurement = Measurement(specs, runs, drawing, protocol, places, predictions is not None)
     with silenced(class_log):
         measurement.run(seeds)
     record: EvaluationRecord = {
@@ -135,6 +146,8 @@ def evaluate(
             "peak_memory_bytes": peak_memory(device),
         },
     }
+    if predictions is not None:
+        write_table(locate(predictions), measurement.table(embedded))
     if examples:
         record["examples"] = changed(measurement.predictions, runs.classifier, embedded, examples)
     return record
@@ -145,7 +158,7 @@ class Measurement:
     """Runs every method on what is drawn of each domain, or of the mixture that has domains in these ``places``.
 
     It leaves ``rows`` of the record, ``costs``, and ``predictions`` of seed 0: classes ``(n,)`` by method and domain,
-    in the order of the domain, −1 where an image was not seen.
+    in the order of the domain, −1 where an image was not seen; with ``keep_logits`` also the ``logits`` ``(n, c)``.
     """
 
     specs: list[MethodSpec]
@@ -153,9 +166,11 @@ class Measurement:
     stream: Stream
     protocol: Protocol
     places: dict[str, range] | None = None
+    keep_logits: bool = False
     rows: list[ResultRow] = field(default_factory=list, init=False)
     costs: dict[str, list[Cost]] = field(default_factory=dict, init=False)
     predictions: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
+    logits: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
 
     def run(self, seeds: int) -> None:
         """Every method on each domain, once for each seed."""
@@ -212,17 +227,40 @@ class Measurement:
         scores, adapter = Scores.of(prediction.logits, labels), prediction.adapter
         predicted = torch.full((len(all_labels),), -1)
         predicted[draw.seen] = scores.predicted
+        kept = torch.zeros((len(all_labels), g.n_classes)) if self.keep_logits and seed == 0 else None
+        if kept is not None:
+            kept[draw.seen] = prediction.logits.float().cpu()
         before = None if adapter is None else class_scores(g, z, logits).argmax(dim=1).cpu()
+        zero_shot = class_scores(g, embeddings[draw.seen].to(g.device), None).argmax(dim=1).cpu()
         classes = self.runs.embedded.about["data"]["classes"]
         for name, place in (self.places or {domain: range(len(all_labels))}).items():
             inside = _within(draw.seen, place)
             divided_by = divisor(int(_within(draw.drawn, place).sum()), int(inside.sum()), self.protocol)
             row = result_row(spec, name, seed, scores[inside], labels[inside], classes, divided_by)
+            row["changed"] = int((scores.predicted[inside] != zero_shot[inside]).sum())
             if adapter is not None and before is not None:
                 row["diagnosis"] = diagnose(adapter, before[inside], scores.predicted[inside])
             self.rows.append(row)
             if seed == 0:
                 self.predictions[spec.name, name] = predicted[place.start : place.stop]
+            if kept is not None:
+                self.logits[spec.name, name] = kept[place.start : place.stop]
+
+    def table(self, embedded: Embedded) -> pd.DataFrame:
+        """The predictions of seed 0, a row for each method and image that it saw, with the true labels."""
+        import pandas as pd
+
+        g, names, pictures = self.runs.classifier, embedded.about["data"]["classes"], embedded.pictures
+        parts = []
+        for (method, domain), after in self.logits.items():
+            z, labels = embedded.data.domains[domain]
+            files = list(map(str, range(len(labels)))) if pictures is None else pictures.domains[domain].names
+            part = prediction_table(files, class_scores(g, z.to(g.device), None).cpu(), after, names)
+            part["true"] = [names[label] for label in labels.tolist()]
+            part.insert(0, "method", method)
+            part.insert(1, "domain", domain)
+            parts.append(part[(self.predictions[method, domain] >= 0).numpy()])
+        return pd.concat(parts, ignore_index=True)
 
 
 def _within(indices: Tensor, place: range) -> Tensor:

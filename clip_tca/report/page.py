@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.report.records import Run, Sources
 from clip_tca.report.templating import Cell, Grid, from_table, grid, render, signed
+from clip_tca.results.intervals import average_gain
 from clip_tca.results.schema import METRICS, CalibrationBins
 from clip_tca.results.table import accuracy_table, comparison, metric_table, side_tables
 
@@ -35,7 +36,8 @@ def headline(run: Run) -> dict[str, Any] | None:
     if not label_free or run.no_comparison:
         return None
     best = max(label_free, key=run.accuracy)
-    return {"best": best, "gain": run.gain(best), "gains": [run.gain(best, domain) for domain in run.domains]}
+    gains, paired = [run.gain(best, domain) for domain in run.domains], average_gain(run.record["rows"], best)
+    return {"best": best, "gain": run.gain(best), "gains": gains, "interval": paired.interval if paired else None}
 
 
 def accuracy(run: Run) -> Panel:

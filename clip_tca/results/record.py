@@ -121,6 +121,7 @@ def _row_checks(row: ResultRow, classes: list[str]) -> Iterator[tuple[str, bool]
     n, correct, images, scores = len(classes), row["correct"], row["images"], row["per_class"].values()
     yield "images", 0 < images <= row["divisor"]
     yield "correct", correct <= images
+    yield "changed", row.get("changed", 0) <= images
     yield "accuracy", abs(row["accuracy"] - 100 * correct / row["divisor"]) <= 1e-6
     yield "per_class", set(row["per_class"]) == set(classes)
     yield "per_class", all(score["correct"] <= score["images"] for score in scores)

@@ -22,6 +22,7 @@ def render(
     records: EvaluationRecord | Sequence[EvaluationRecord],
     format: str = "table",  # noqa: A002
     metrics: Sequence[str] = (),
+    intervals: bool = False,
 ) -> str:
     """What :func:`clip_tca.evaluate` returns as text: accuracy of each method and domain, with the published numbers.
 
@@ -29,14 +30,17 @@ def render(
         records: One record, or several: in JSON they become a list, elsewhere one table follows the other.
         format: ``table`` (plain text), ``json``, ``csv``, ``markdown`` or ``latex``.
         metrics: Measures to show in place of accuracy, as in :data:`clip_tca.results.schema.METRICS`; JSON has all.
+        intervals: Add 95 % intervals to accuracies and gains.
     """
+    if intervals and list(metrics or ["accuracy"]) != ["accuracy"]:
+        raise ValueError(f"intervals: they are of accuracy, not of {', '.join(metrics)}; leave out one of the two")
     one_of("format", format, FORMATS)
     listed = [records] if isinstance(records, Mapping) else records
     if format == "json":
         return as_json(listed[0] if len(listed) == 1 else {"records": listed})
     tables = []
     for record in listed:
-        table = metric_table(record, metrics or "accuracy")
+        table = metric_table(record, metrics or "accuracy", intervals)
         if format == "table" and not metrics and (lead := headline(record)):
             table.title = [lead, "", *table.title]
         tables += [table, *side_tables(record)]

@@ -173,6 +173,7 @@ class ResultRow(TypedDict):
     accuracy: float
     per_class: dict[str, ClassScore]
     confusion: list[list[int]]  # rows are true classes, columns predicted ones
+    changed: NotRequired[int]  # predictions that are not zero-shot's
     diagnosis: NotRequired[Diagnosis]  # of a transductive adapter
     metrics: dict[str, float | None]  # the other measures, of the images seen
     calibration: CalibrationBins

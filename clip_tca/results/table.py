@@ -12,6 +12,7 @@ from statistics import fmean, pstdev
 from typing import Any, cast
 
 from clip_tca.methods.registry import ZERO_SHOT
+from clip_tca.results.intervals import accuracy_interval, average_gain
 from clip_tca.results.published import PublishedRow, published_rows, suites, why_not
 from clip_tca.results.schema import (
     METRICS,
@@ -30,6 +31,8 @@ TENTH = 10  # from this number of runs on, the mean of the worst tenth of them i
 HEADLINE = ("conditional-tca", "linear-tca")  # the methods that the first line speaks of
 TRAINED_ON = {"pacs": "photo", "officehome": "Real World"}  # domains that the bundled model has seen in training
 COST = "Time and memory are of the method alone: embeddings were there already, unless a base method made its own."
+
+INTERVALS = "In brackets: 95 % intervals, of accuracies by Wilson, of gains the conservative one of paired images."
 
 Section = tuple[str, list[list[str]]]
 
@@ -106,9 +109,28 @@ def accuracy_table(record: EvaluationRecord) -> Table:
     return metric_table(record, "accuracy")
 
 
-def metric_table(record: EvaluationRecord, metrics: str | Sequence[str]) -> Table:
-    """One measure by domain, or several as averages over domains; accuracy alone has the published rows below it."""
-    return _table({"": record}, check_metrics(metrics))
+def metric_table(record: EvaluationRecord, metrics: str | Sequence[str], intervals: bool = False) -> Table:
+    """One measure by domain, or several as averages over domains; accuracy alone has the published rows below it.
+
+    ``intervals`` adds 95 % intervals to accuracies and to the gain.
+    """
+    table = _table({"": record}, check_metrics(metrics))
+    return _with_intervals(table, record) if intervals else table
+
+
+def _with_intervals(table: Table, record: EvaluationRecord) -> Table:
+    """A table of accuracies with their intervals in brackets."""
+    measured = next(rows for _, rows in table.sections)
+    gain = table.head.index("gain")
+    for cells, method in zip(measured, dict.fromkeys(row["method"] for row in record["rows"]), strict=True):
+        for place, domain in enumerate(record["data"]["domains"], 1):
+            rows = [row for row in record["rows"] if (row["method"], row["domain"]) == (method, domain)]
+            ends = accuracy_interval(fmean(row["correct"] for row in rows), rows[0]["divisor"])
+            cells[place] += f" ({ends[0]:.1f} to {ends[1]:.1f})"
+        if found := average_gain(record["rows"], method):
+            cells[gain] += f" ({found.interval})"
+    table.notes.append(INTERVALS)
+    return table
 
 
 def comparison(records: dict[str, EvaluationRecord], metrics: str | Sequence[str] = "accuracy") -> list[Table]:
@@ -189,14 +211,16 @@ def _reported(rows: list[PublishedRow], columns: list[str], unknown: list[str]) 
     return sections
 
 
-def headline(record: EvaluationRecord) -> str | None:
-    """What adaptation gained or lost, in one line; None where nothing adapts or there is no zero-shot to compare with.
-
-    It is of the first of :data:`HEADLINE` in the record, else of its first method: never chosen by the accuracies.
-    """
+def headline_method(record: EvaluationRecord) -> str | None:
+    """The first of :data:`HEADLINE` in the record, else its first method: never chosen by the accuracies."""
     adapting = [method["name"] for method in record["methods"] if not method["uses_labels"]]
-    name = next((name for name in (*HEADLINE, *adapting) if name in adapting and name != ZERO_SHOT), None)
-    if name is None or ZERO_SHOT not in adapting:
+    return next((name for name in (*HEADLINE, *adapting) if name in adapting and name != ZERO_SHOT), None)
+
+
+def headline(record: EvaluationRecord) -> str | None:
+    """What adaptation gained or lost, in one line; None where nothing adapts, or without zero-shot to compare with."""
+    name = headline_method(record)
+    if name is None or all(method["name"] != ZERO_SHOT for method in record["methods"]):
         return None
     before, after = fmean(averages(record, ZERO_SHOT)), fmean(averages(record, name))
     where = " on average" if len(record["data"]["domains"]) > 1 else ""

@@ -54,6 +54,37 @@ def fitted() -> LinearTCA:
     return LinearTCA(SET.g).fit(torch.from_numpy(Z))
 
 
+def test_it_says_where_the_scale_came_from_and_doubts_one_that_was_not_in_the_file(folder, capsys):
+    save_file({"text": SET.g.text.numpy()}, "text.safetensors", {"scale": "30"})
+    words = ["adapt", "z.npy", "--overwrite", "-o", "out.npy", "--text"]
+    for text, source in {
+        "text.npy": "logit scale: 100 (assumed, as the file of texts has none; --scale S)",
+        "text.safetensors": "logit scale: 30 (that of text.safetensors)",
+        "text.npy --scale 7": "logit scale: 7 (--scale)",
+    }.items():
+        assert main([*words, *text.split()]) == 0
+        assert source in capsys.readouterr().out
+    for scale, doubt in {"1e-3": "it may be too small", "1e6": "it may be too large"}.items():
+        assert main([*words, "text.npy", "--scale", scale]) == 0
+        assert doubt in capsys.readouterr().err
+    save_file({"text": SET.g.text.numpy()}, "sure.safetensors", {"scale": "1e6"})
+    assert main([*words, "sure.safetensors"]) == 0
+    assert "it may be" not in capsys.readouterr().err
+
+
+def test_it_ends_with_how_many_changed_the_verdict_and_what_next(folder, capsys):
+    g, z = SET.g, torch.from_numpy(Z)
+    changed = int((ConditionalTCA(g).fit(z).predict(z) != g.predict(z)).sum())
+    for words, verdict in (([], "can't tell without labels"), (["--labels", "y.npy"], "by the labels")):
+        assert adapt("z.npy", "-o", "out.npy", "--overwrite", "--method", "conditional-tca", *words) == 0
+        *_, first, second, third = capsys.readouterr().out.splitlines()
+        assert first == f"conditional-tca changed {changed} of 240 predictions ({changed / 240:.1%})."
+        assert verdict in second
+        assert third.startswith("What next: ")
+    assert adapt("z.npy", "-o", "out.npy", "--overwrite", "--online") == 0
+    assert "predictions in a sample" in capsys.readouterr().out
+
+
 def test_it_is_the_library_s_fit_and_transform(folder, fitted, capsys):
     assert adapt("z.npy", "-o", "out.npy", "--labels", "y.npy") == 0
     out = np.load("out.npy")

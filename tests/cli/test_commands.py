@@ -178,7 +178,9 @@ def test_eval_prints_a_row_for_each_method_and_the_same_again(capsys):
     assert shown[0] == shown[1]
     lead, empty, *lines = shown[0].splitlines()
     assert lead.startswith("conditional-tca gains ")
-    assert (empty, lines[-1]) == ("", "These are made-up embeddings, not a benchmark.")
+    assert (empty, lines[7], lines[8]) == ("", "These are made-up embeddings, not a benchmark.", "")
+    assert lines[9].startswith("conditional-tca changed ")
+    assert lines[-1].startswith("What next: ")
     assert lines[2].split() == ["method", "clean", "shifted", "skewed", "average", "gain", "divided", "by"]
     rows = {line.split()[0]: [float(cell) for cell in line.split()[1:-2]] for line in lines[3:6]}
     assert list(rows) == ["zero-shot", "linear-tca", "conditional-tca"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from clip_tca.datasets.folder import load_benchmark, load_folder
 from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.registry import BENCHMARKS, COMMON, CORRUPTIONS
 from tests.conftest import MINI
+from tests.demo_files import write_demo
 from tests.tiny_clip import MODEL
 
 
@@ -133,6 +135,29 @@ def test_ones_own_folder_with_and_without_domains(tmp_path):
     assert data.domains["night"].labels == [1, 1], "a link to nowhere is an image, so that it is reported"
     single = load_folder(tmp_path / "own" / "day")
     assert (list(single.domains), single.domains["day"].labels) == (["day"], [0, 1])
+
+
+def test_pictures_beside_the_folders_and_empty_folders_are_reported(tmp_path, capsys):
+    root = make(tmp_path, *[f"own/{name}" for name in ("day/cat/1.jpg", "day/dog/1.jpg", "night/dog/1.jpg", "a.jpg")])
+    for empty in ("day/horse", "night/cat"):
+        (root / "own" / empty).mkdir()
+    found = [f"{name} (no pictures directly in it)" for name in ("day/horse", "night/cat")]
+    assert load_folder(root / "own").ignored == ["a.jpg (beside the folders)", *found]
+    (root / "own" / "day" / "b.jpg").write_bytes(b"x")
+    beside = ["b.jpg (beside the folders)", "day/horse (no pictures directly in it)"]
+    assert load_folder(root / "own" / "day").ignored == beside
+    main(["data", "check", "--dataset", "folder", "--data-dir", str(root / "own" / "day")])
+    out = capsys.readouterr().out
+    assert all(f"extra, not used: {name}" in out for name in beside)
+
+
+def test_eval_says_which_pictures_and_folders_it_did_not_use(tmp_path, capsys):
+    root = write_demo(tmp_path / "own", ["icon"], 2, 3) / "icon"
+    (root / "horse").mkdir()
+    shutil.copyfile(next(root.rglob("*.png")), root / "loose.png")
+    assert main(["eval", "--dataset", "folder", "--data-dir", str(root), "--model", MODEL]) == 0
+    said = "Found and not used: loose.png (beside the folders), icon/horse (no pictures directly in it)."
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

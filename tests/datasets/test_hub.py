@@ -148,7 +148,7 @@ def test_offline_is_one_message_that_says_what_to_do(tmp_path, offline):
         assert "PACS/{art_painting, cartoon, photo, sketch}/{dog" in data.stderr
         model = run(hub, tmp_path, "eval", "--dataset", "demo", "--model", "ViT-B-16-quickgelu", **offline)
         assert (model.returncode, model.stdout, len(model.stderr.strip().splitlines())) == (1, "", 1)
-        for remedy in ("--pretrained FILE", "HF_HOME", "--dataset demo"):
+        for remedy in ("--pretrained FILE", "HF_HOME", "--model demo"):
             assert remedy in model.stderr
 
 

@@ -137,6 +137,14 @@ def test_the_finding_never_praises_an_oracle_and_says_when_nothing_helped(change
     assert finding in shown(scored(record, {"zero-shot": 700, "linear-tca": 700 + change, ORACLE: 990})).text()
 
 
+def test_the_interval_of_the_gain_stands_under_the_headline(record):
+    told = scored(record, {"zero-shot": 700, "linear-tca": 800, ORACLE: 990})
+    for row in told["rows"]:
+        row["changed"] = 400
+    half = 100 * (1.96 * 20 + 1) / 1000 / 2**0.5  # the mean of two domains, of 400 changed images of 1000
+    assert f"95 % interval of the change: {10 - half:+.1f} to {10 + half:+.1f} points." in shown(told).text()
+
+
 def test_what_a_record_has_not_is_left_out_by_name(record):
     bare = {key: value for key, value in record.items() if key != "examples"}
     bare["rows"] = [row for row in record["rows"] if row["method"] != "zero-shot"]

@@ -10,7 +10,8 @@ import pytest
 
 from clip_tca import LinearTCA, evaluate
 from clip_tca.cli import main
-from clip_tca.results.explanation import explain_record, gains, half_width, most_differing
+from clip_tca.results.explanation import closing, explain_record
+from clip_tca.results.intervals import accuracy_interval, average_gain, gains, half_width, most_differing
 from tests.test_explanation import GOOD
 
 
@@ -58,6 +59,18 @@ def test_runs_that_drew_different_numbers_of_images_each_have_their_own_divisor(
     assert gains(rows)["d"]["t3a"].points == 15.0
 
 
+def test_intervals_by_hand_and_gains_over_zero_shot_when_the_base_method_is_there():
+    """Wilson's interval of 8 right of 10 is in his formula's textbook examples: 49.0 to 94.3 %."""
+    assert accuracy_interval(8, 10) == pytest.approx((49.0, 94.3), abs=0.05)
+    assert accuracy_interval(10, 10)[1] == pytest.approx(100)
+    rows = [{**row(name, right), "changed": 4} for name, right in (("zero-shot", 10), ("t3a", 11), ("t3a+tca", 16))]
+    rows += [{**each, "domain": "e"} for each in rows]
+    half = 100 * (1.96 * 2 + 1) / 20
+    found = average_gain(rows, "t3a+tca")
+    assert found == ("zero-shot", 30.0, pytest.approx(half / 2**0.5), "gain")
+    assert average_gain(rows, "zero-shot") is None
+
+
 @pytest.fixture(scope="module")
 def record():
     return evaluate("synthetic", methods=("zero-shot", "linear-tca", "linear-tca:reference"), seeds=2)
@@ -71,12 +84,25 @@ def test_a_record_is_explained_domain_by_domain(record, tmp_path, capsys):
     assert "ORACLE: linear-tca:reference counted true labels" in text
     rows = {line.split()[0]: line for line in text.split("shifted: 1440 images")[1].splitlines()[2:6]}
     assert " gain " in rows["linear-tca"]
-    assert rows["linear-tca"].endswith("trusted")
+    assert rows["linear-tca"].endswith("can't tell")
     assert "(oracle: uses true labels)" in rows["linear-tca:reference"]
     assert rows["linear-tca:reference"].endswith("none: an oracle")
     assert "linear-tca: shift 0.45 of the spread; 120 chosen; moved 0.72." in text
     assert "beyond chance it gained in 1 and lost in 0" in text
     assert max(map(len, text.splitlines())) < 150
+
+
+def test_an_evaluation_ends_with_what_changed_the_labels_verdict_and_what_next(record):
+    rows = [row for row in record["rows"] if row["method"] == "linear-tca" and row["seed"] == 0]
+    images, changed = (sum(row[name] for row in rows) for name in ("images", "changed"))
+    lines = closing(record)
+    assert lines[0] == f"linear-tca changed {changed} of {images} predictions ({changed / images:.1%})."
+    assert "Verdict on shifted: a gain beyond chance, by the labels." in lines
+    assert lines[-1].startswith("What next: ")
+    assert all(row["changed"] == row["diagnosis"]["changed"] * row["images"] for row in rows)
+    assert all(row["changed"] == 0 for row in record["rows"] if row["method"] == "zero-shot")
+    alone = evaluate("synthetic", methods=["zero-shot"])
+    assert closing(alone) == []
 
 
 def test_a_stream_and_a_record_without_zero_shot_say_what_is_missing():

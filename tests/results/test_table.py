@@ -10,6 +10,7 @@ import json
 import pytest
 
 import clip_tca
+from clip_tca.cli import main
 from clip_tca.results.rendering import render
 from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 from clip_tca.results.table import accuracy_table, comparison, metric_table, worst_tenth
@@ -50,6 +51,21 @@ def test_gains_are_over_zero_shot_wherever_it_stands_and_methods_that_saw_batche
         ["zero-shot", "89.00 ± 1.00", "75.00 ± 5.00", "82.00", "+0.00", "all images"],
     ]
     assert "in batches: the method sees 128 images at a time, not the whole domain." in table.notes
+
+
+def test_intervals_stand_in_brackets_and_are_of_accuracy_alone():
+    rows = {"zero-shot": (8, 0), "t3a": (10, 4)}
+    record = clip_tca.evaluate("synthetic", methods=list(rows), domains=["clean"])
+    for row in record["rows"]:
+        row["correct"], row["changed"] = rows[row["method"]]
+        row |= {"images": 10, "divisor": 10, "accuracy": 10 * row["correct"]}
+    ((_, (before, after)),) = metric_table(record, "accuracy", intervals=True).sections
+    assert before[1:4] == ["80.00 (49.0 to 94.3)", "80.00", "+0.00"]
+    assert after[3] == "+20.00 (-29.2 to +69.2)"  # ± (1.96 √4 + 1) of 10 images
+    with pytest.raises(ValueError, match="intervals: they are of accuracy, not of ece"):
+        render(record, metrics=["ece"], intervals=True)
+    with pytest.raises(SystemExit):
+        main(["eval", "--dataset", "synthetic", "--intervals", "--metric", "ece"])
 
 
 def test_one_measure_is_shown_by_domain(record):

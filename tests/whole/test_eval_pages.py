@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 
@@ -31,6 +32,32 @@ def test_batch_size_writes_its_page(stored, tmp_path):
     rows = [line.split(" | ") for line in lines if "TCA | " in line]
     assert len(rows) == 2 * 3
     assert all(0 <= float(cell.strip(" |")) <= 100 for row in rows for cell in row[2:])
+
+
+def test_the_page_about_answers_has_a_row_for_each_domain_in_both_tables(stored, tmp_path):
+    printed("ask.py", stored, "--output", tmp_path / "page.md")
+    asked, reviewed = (tmp_path / "page.md").read_text(encoding="utf-8").split("## `--review-below P`")
+    unasked = asked.partition("nobody is asked: ")[2].partition(".\n")[0].count("made ")
+    assert asked.count("\n| made ") + unasked == 3
+    assert reviewed.count("\n| made ") == 3
+
+
+def test_the_estimate_without_labels_is_judged_on_data_sets_that_it_was_not_fitted_to(stored, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "eval")
+    import explain
+    import numpy as np
+
+    found = [explain.Measured(data, "m", "", 10 * x, 20, 100, [float(x)]) for data in "ab" for x in (-1, 1, 2)]
+    wrong = [explain.Measured("c", "m", "", -10, 20, 100, [1.0])]
+    points, half = explain.estimates(found + wrong, [0])
+    assert points[-1] == pytest.approx(10)  # as the others have it, whatever its own labels say
+    assert half[-1] == pytest.approx(0, abs=1e-6)
+    assert not np.allclose(points[:3], [-10, 10, 20])  # those were fitted to the wrong one too
+    other = shutil.copy(stored, tmp_path / "other.safetensors")
+    text = printed("explain.py", stored, other, "--domain", "shifted", "--domain", "skewed", "--seeds", 1)
+    assert "Cases: made " in text
+    assert text.count("\n| neighbours | ") == 2
+    assert "| LinearTCA as in the paper, k = 20: " in text
 
 
 def test_regimes_are_drawn_as_described(stored, monkeypatch):

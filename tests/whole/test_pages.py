@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -42,8 +43,8 @@ def test_the_first_command_prints_what_the_readme_shows(capsys):
     assert main(["eval", "--dataset", "demo"]) == 0
     out, err = capsys.readouterr()
     assert all(re.fullmatch(r"clip-tca: .* left", line) for line in err.splitlines())  # progress, on a slow machine
-    printed = [line.split() for line in out.splitlines()]
     shown = [line.split() for line in blocks("")[0].splitlines()]
+    printed = [line.split() for line in out.splitlines()][: len(shown)]
     assert [row[:1] for row in printed] == [row[:1] for row in shown]
     rows = [(ours, theirs) for ours, theirs in zip(printed, shown, strict=True) if ours[-2:] == ["all", "images"]]
     assert [ours[0] for ours, _ in rows] == list(DEFAULT_METHODS)
@@ -80,6 +81,18 @@ def test_embeddings_made_elsewhere_give_the_table_on_the_page(tmp_path, monkeypa
 
 @pytest.mark.filterwarnings("ignore:.*SwigPy.* has no __module__:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:.*swigvarlink.* has no __module__:DeprecationWarning")
+def test_the_page_about_labels_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks("python", page("label.md")):
+        exec(compile(block, "label.md", "exec"), {})  # noqa: S102
+    demo = [line for block in blocks("sh", page("label.md")) for line in block.splitlines() if " demo " in line]
+    assert demo
+    for line in demo:
+        assert main(shlex.split(line)[1:]) == 0
+    assert "1843 pictures, 11 classes; model demo." in capsys.readouterr().out
+    assert len(pd.read_csv("labels.csv")) == 1843
+
+
 def test_the_page_about_python_runs_block_after_block(shifted, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     z, classes = shifted.z.numpy(), ["cat", "dog", "horse", "house"]

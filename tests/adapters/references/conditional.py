@@ -138,7 +138,8 @@ def fit(
         q, *_ = run(2, lambda support: 0.0, 1.0, True)
         unequal = float(imbalance((q * p).sum(0)))
         seen = float(imbalance(torch.bincount(named, minlength=c).to(z)))
-        if n >= 8 * c and unequal < min(0.3, seen) and "artefact" not in without:
+        attracted = unequal < 0.4 and unequal < (1.1 if unequal < 0.3 else 0.75) * seen
+        if n >= 8 * c and attracted and "artefact" not in without:
             unequal = 0.0
         cap = math.inf if "cap" in without else unequal
 

@@ -1,0 +1,233 @@
+"""``clip-tca label``: pictures in, labels out."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clip_tca.adapters.registry import DEFAULT
+from clip_tca.cli import options as shared
+from clip_tca.core.remote import is_url, locate
+from clip_tca.methods.registry import METHODS
+
+if TYPE_CHECKING:
+    from clip_tca.labelling.change import Change
+    from clip_tca.labelling.label import Labelling
+
+ABOUT = """\
+Label pictures that have no labels: encode them, classify them by the names of the classes, and adapt to all of them
+together, which puts right many labels that CLIP gets wrong on its own.
+
+PICTURES is a folder with anything below it, files, a glob pattern in quotes, a .zip or .tar archive, a Parquet file, a
+text file with a path a line, an address such as s3://bucket/folder, or demo for the bundled pictures."""
+
+MOST_CLASSES = 30
+"""Lines of the table of classes."""
+
+ASK = "--ask 40 asks you about forty of the changed pictures, and tells what adaptation gained or lost"
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    command.description = ABOUT
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = command.add_argument
+    add("pictures", nargs="*", metavar="PICTURES", help="folder, files, pattern, archive, table or address")
+    add("--classes", metavar="NAMES|FILE", help='"dog, cat, horse", or a file with one class a line')
+    add("--output", "-o", metavar="FILE", help=".csv, .parquet or .json: a row for each picture")
+    add(
+        "--html", metavar="FILE", help="one page: what changed, the least certain, every class; with the pictures in it"
+    )
+    ask = "write a page that asks you what N of the changed pictures show, such as 40"
+    add("--ask", type=shared.positive, metavar="N", help=f"{ask}: ask.html, or beside -o FILE")
+    add("--answers", metavar="FILE", help="what that page saved: tell how accuracy changed, with a 95 %% interval")
+    add("--overwrite", action="store_true", help="replace files that exist")
+    add("--top", type=shared.positive, default=0, metavar="K", help="also write the K most probable classes")
+    review = "leave pictures without a label, so that at most this share of the others is expected to be wrong"
+    add("--review-below", type=shared.share, metavar="P", help=f"{review}, such as 0.05")
+    into = "link the pictures into DIR, a new folder, one folder for each label; nothing is moved"
+    add("--sort-into", metavar="DIR", help=into)
+    add("--copy", action="store_true", help="copy them instead")
+    add("--undo", metavar="DIR", help="remove what --sort-into made there, and do nothing else")
+    add("--domains", dest="by_domain", action="store_true", help="subfolders are domains, each adapted to by itself")
+    group = command.add_argument_group("pictures in tables")
+    group.add_argument("--hub-id", metavar="ID", help="data set on the hub, or a saved data set, instead of PICTURES")
+    group.add_argument("--revision", help="commit or tag on the hub")
+    for what in ("image", "domain"):
+        group.add_argument(f"--{what}-column", metavar="NAME", help=f"column with the {what}s")
+    shared.add_model(command)
+    shared.add_prompts(command, class_names=False)
+    group = command.add_argument_group("adaptation")
+    names = f"any but the oracle of clip-tca methods (default: {DEFAULT})"
+    group.add_argument("--method", choices=METHODS, default=DEFAULT, metavar="NAME", help=names)
+    shared.add_method(group)
+    shared.add_quiet(command)
+    command.set_defaults(run=run, parser=command)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Label, write what was asked for, and print a summary."""
+    if options.undo is not None:
+        return take_back(Path(options.undo))
+    check(options)
+    from clip_tca.labelling.label import run_labelling
+
+    found = run_labelling(
+        options.pictures or None,
+        options.classes,
+        method=options.method,
+        options=shared.method_options(options),
+        top=options.top,
+        review_below=options.review_below,
+        by_domain=options.by_domain,
+        **shared.inputs(options),
+    )
+    change = None if options.answers is None else read_change(options.answers, found)
+    written = write(options, found)  # after the answers: wrong ones are noticed before anything is written
+    print("\n".join([*summary(found), *written, *trust_lines(found, change)]))
+    return 0
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise, before torch is imported, for words that can't work."""
+    if not options.pictures and options.hub_id is None:
+        options.parser.error("PICTURES or --hub-id is needed")
+    if options.classes is None and options.pictures != ["demo"]:
+        options.parser.error('--classes is needed: "dog, cat, horse", or a file with one class a line')
+    for path in options.pictures:
+        if not is_url(path) and path != "demo" and not set(path) & set("*?[") and not Path(path).expanduser().exists():
+            raise FileNotFoundError(f"pictures: {path} is not a file or folder; check its name")
+    shared.check_table(options.output, "output")
+    shared.check_inputs(options)
+    shared.check_new(options.output, options.overwrite)
+    shared.check_new(options.html, options.overwrite, "html")
+    if options.ask is not None:
+        shared.check_new(ask_file(options), options.overwrite, "ask")
+    if options.answers is not None and not is_url(options.answers) and not Path(options.answers).is_file():
+        raise FileNotFoundError(f"answers: {options.answers}: no such file; save it from the page that --ask wrote")
+    if options.sort_into is not None and is_url(options.sort_into):
+        raise ValueError(f"sort into: {options.sort_into} is in a store; name a folder of this machine")
+    if options.sort_into is not None:
+        folder = Path(options.sort_into)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            from clip_tca.labelling.sorting import check_folder
+
+            check_folder(folder)
+
+
+def write(options: argparse.Namespace, found: Labelling) -> list[str]:
+    """Write what was asked for; a line about each."""
+    lines = []
+    if options.output is not None:
+        from clip_tca.results.predictions import write_table
+
+        write_table(locate(options.output), found.table)
+        lines.append(f"written: {options.output}")
+    if options.html is not None:
+        from clip_tca.core.files import write_text
+        from clip_tca.labelling.page import page
+
+        write_text(locate(options.html), page(found))
+        lines.append(f"written: {options.html} (open it in a browser)")
+    if options.ask is not None:
+        lines.append(write_questions(options, found))
+    if options.sort_into is not None:
+        from clip_tca.labelling.sorting import UNDO, sort_into
+
+        domains = found.pictures.domains.values()
+        pictures = [domain.picture(i) for domain in domains for i in range(len(domain))]
+        names, labels = found.table["file"].tolist(), found.table["label"].tolist()
+        count = sort_into(Path(options.sort_into), names, pictures, labels, options.copy)
+        lines.append(f"sorted: {count} pictures into {options.sort_into}, with the list {UNDO}")
+        lines.append(f"  to undo it: clip-tca label --undo {options.sort_into}")
+    return lines or ["Nothing was written: name a file for the labels, such as -o labels.csv"]
+
+
+def ask_file(options: argparse.Namespace) -> str:
+    """The page of ``--ask``: beside the table, if there is one."""
+    return "ask.html" if options.output is None else f"{options.output.rpartition('.')[0]}.ask.html"
+
+
+def write_questions(options: argparse.Namespace, found: Labelling) -> str:
+    """Write the page of ``--ask``; a line about it."""
+    from clip_tca.core.files import write_text
+    from clip_tca.labelling.page import ask_page
+
+    if not found.table["changed"].any():
+        return "Nothing to ask: no label changed."
+    text, asked = ask_page(found, options.ask, "answers.csv")
+    write_text(locate(ask_file(options)), text)
+    about = f"written: {ask_file(options)} asks about {asked} of the changed pictures; open it in a browser, save"
+    return f"{about} answers.csv, then give the same command with --answers answers.csv instead of --ask"
+
+
+def read_change(answers: str, found: Labelling) -> Change:
+    """What the answers say."""
+    from clip_tca.labelling.change import estimate_change, read_answers
+
+    return estimate_change(found.table, read_answers(answers))
+
+
+def take_back(folder: Path) -> int:
+    """Undo ``--sort-into``."""
+    from clip_tca.labelling.sorting import undo
+
+    removed, kept = undo(folder)
+    stay = f"; {kept} stay, because they have changed since" if kept else ""
+    print(f"removed: {removed} links or copies from {folder}{stay}; the pictures themselves are where they were")
+    return 0
+
+
+# -- on the screen -----------------------------------------------------------------------------------------------------
+
+
+def summary(found: Labelling) -> list[str]:
+    """How many pictures, and the classes before and after."""
+    from clip_tca.labelling.label import FEW
+
+    table, count = found.table, len(found.table)
+    review = int(table.get("review", table["changed"] & False).sum())
+    model = found.embedded.about["model"]
+    lines = [f"{count} pictures, {len(found.classes)} classes; model {model['model'] if model else ''}."]
+    if found.pictures.ignored:
+        some = ", ".join(found.pictures.ignored[:3])
+        lines.append(f"{len(found.pictures.ignored)} other files are no pictures and were left out: {some}")
+    if left_out := found.embedded.about["data"]["left_out"]:
+        them = "1 picture can't be read and was" if left_out == 1 else f"{left_out} pictures can't be read and were"
+        lines.append(f"{them} left out.")
+    if count < FEW:
+        lines.append(
+            f"Fewer than {FEW} pictures: there is little to adapt to. Expect few changes, for better or worse."
+        )
+    lines += ["", *class_lines(found), ""]
+    if review:
+        lines.append(f"{review} pictures are for you to look at; the other {count - review} have a label.")
+    return lines
+
+
+def class_lines(found: Labelling) -> list[str]:
+    """Classes with their counts before and after; of many, those that changed most."""
+    before, after = (column.value_counts() for column in (found.table["zero_shot"], found.proposed))
+    rows = [(name, int(before.get(name, 0)), int(after.get(name, 0))) for name in found.classes]
+    shown = sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:MOST_CLASSES] if len(rows) > MOST_CLASSES else rows
+    width = max(map(len, [name for name, *_ in shown] + ["class"]))
+    lines = [f"{'class':{width}}  before   after", *(f"{name:{width}}  {a:6d}  {b:6d}" for name, a, b in shown)]
+    return lines + [f"and {len(rows) - len(shown)} classes that changed less"] * (len(rows) > len(shown))
+
+
+def trust_lines(found: Labelling, change: Change | None = None) -> list[str]:
+    """How many labels changed, the verdict, of a person's answers if there are some, and what to do next."""
+    from clip_tca.explanation import Finding, closing_lines
+
+    if found.method == "zero-shot":
+        return []
+    places = [domain for domain, (z, _) in found.embedded.data.domains.items() for _ in z]
+    parts = found.table["changed"].groupby(places, sort=False)
+    findings = {name: Finding(part.sum(), len(part), found.trust.get(name)) for name, part in parts}
+    if change is None:
+        return closing_lines(found.method, findings, ASK, "labels")
+    findings = {"": Finding(change.changed, change.pictures, change.says)}
+    left_out = f", {change.unknown} could not be told" if change.unknown else ""
+    answered = f"By {change.answered} answers{left_out}, accuracy changed by {change}."
+    return [answered, *closing_lines(found.method, findings, "--ask with more pictures tells more", "labels")]

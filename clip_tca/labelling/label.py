@@ -1,0 +1,248 @@
+"""Labels for pictures that have none: encode, classify by prompts, adapt, and tell what changed.
+
+This is an evaluation without the scoring: the same inputs, methods and embedding store, and no true labels at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clip_tca.adapters.base import class_log, silenced
+from clip_tca.adapters.diagnosis import diagnose
+from clip_tca.adapters.registry import DEFAULT
+from clip_tca.classifier import LinearClassifier
+from clip_tca.core.checks import check_whole
+from clip_tca.core.device import choose_device
+from clip_tca.core.progress import Progress
+from clip_tca.datasets.hub import demo_set
+from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.prompts import given_classes
+from clip_tca.datasets.unlabelled import DEMO, load_pictures
+from clip_tca.encoding.base import make_encoder
+from clip_tca.encoding.embedder import Embedder
+from clip_tca.encoding.open_clip import MODEL
+from clip_tca.encoding.store import Store
+from clip_tca.evaluation.base_runs import BaseRuns
+from clip_tca.evaluation.inputs import Embedded, Inputs
+from clip_tca.evaluation.method_spec import MethodSpec, class_scores, method_specs, predict
+from clip_tca.evaluation.streams import order
+from clip_tca.explanation import Verdict, verdict
+from clip_tca.labelling.review import for_review, sureness
+from clip_tca.results.predictions import prediction_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("clip_tca")
+
+BATCH = 128
+"""Pictures at a time, for the methods that see batches."""
+
+FEW = 50
+"""Pictures below which little can be learned from them."""
+
+
+@dataclass(frozen=True)
+class Unlabelled(Inputs):
+    """Pictures without labels, with the model and the prompts to embed them.
+
+    Attributes:
+        dataset: A name for the pictures.
+        pictures: As in :func:`clip_tca.datasets.unlabelled.load_pictures`.
+        classes: Readable names by the names of the classes, as :func:`clip_tca.datasets.prompts.given_classes` reads
+            them.
+        by_domain: Subfolders are domains, each adapted to by itself.
+    """
+
+    pictures: Any = None
+    classes: dict[str, str] = field(default_factory=dict)
+    by_domain: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the pictures are at hand."""
+        return self.hub_id is None
+
+    def check(self) -> None:
+        """Raise ValueError unless it is said where the pictures are, once."""
+        if self.pictures is not None and self.hub_id is not None:
+            raise ValueError(f"hub id: {self.hub_id}, but pictures are given too; give one of them")
+        if self.pictures is None and self.hub_id is None:
+            raise ValueError("pictures: none given; name a folder, files, an archive, or a data set by --hub-id ID")
+
+    def load(self) -> ImageSet:
+        """The pictures."""
+        with Progress(None, "reading the pictures", "image", self.progress):
+            columns = self.image_column, self.domain_column
+            data = load_pictures(
+                self.pictures, self.by_domain, self.hub_id, self.revision, *columns, progress=self.progress
+            )
+        data.classes = list(self.classes)
+        return data
+
+    def embed(self) -> Embedded:
+        """Embed the pictures and the prompts."""
+        check_whole("workers", self.workers, 0, also=None)
+        return self._encoded()
+
+    def _readable(self, raw: list[str], head: LinearClassifier | None) -> list[str]:
+        return [self.classes[name] for name in raw]
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What labelling found.
+
+    Attributes:
+        table: As :func:`label` returns it.
+        classes: The names of the classes.
+        method: Its name.
+        trust: The verdict by domain; empty for a method that has none.
+        embedded: The pictures and what they were embedded with.
+    """
+
+    table: pd.DataFrame
+    classes: list[str]
+    method: str
+    trust: dict[str, Verdict]
+    embedded: Embedded
+
+    @property
+    def proposed(self) -> pd.Series:
+        """The label of every picture, those for review included."""
+        return self.table["proposal" if "proposal" in self.table else "label"]
+
+    @property
+    def pictures(self) -> ImageSet:
+        """The pictures that were labelled, in the order of the table, domain after domain."""
+        assert self.embedded.pictures is not None  # noqa: S101 (they were encoded from pictures)
+        return self.embedded.pictures
+
+
+def run_labelling(
+    pictures: Any = None,
+    classes: str | Sequence[str] | None = None,
+    *,
+    method: str = DEFAULT,
+    options: dict[str, Any] | None = None,
+    top: int = 0,
+    review_below: float | None = None,
+    **inputs: Any,
+) -> Labelling:
+    """Label pictures as :func:`label` does, and keep what a page or a summary needs."""
+    import pandas as pd
+
+    (spec,) = method_specs([method], options or {})
+    if spec.uses_labels:
+        raise ValueError(f"method: {method} uses true labels, and there are none here; {DEFAULT} needs none")
+    check_whole("top", top, 0)
+    if pictures == DEMO or pictures == [DEMO]:
+        classes, inputs = demo_set().classes if classes is None else classes, {"model": "demo", **inputs}
+    if classes is None:
+        raise ValueError('classes: none given; name what the pictures may show, such as "dog, cat, horse"')
+    names = given_classes(classes)
+    source = Unlabelled("pictures", pictures=pictures, classes=names, **inputs)
+    embedded = source.embed()
+    runs = BaseRuns(embedded, choose_device(source.device), BATCH, source.workers, source.progress)
+    tables: list[pd.DataFrame] = []
+    sure: list[np.ndarray] = []
+    trust: dict[str, Verdict] = {}
+    with silenced(class_log):
+        for domain, (z, _) in embedded.data.domains.items():
+            before, after, found = _predicted(spec, runs, domain, len(z))
+            assert embedded.pictures is not None  # noqa: S101
+            part = prediction_table(embedded.pictures.domains[domain].names, before, after, list(names), top)
+            if source.by_domain:
+                part.insert(1, "domain", domain)
+            tables.append(part)
+            sure.append(sureness(before, after))
+            trust |= found
+    table = pd.concat(tables, ignore_index=True)
+    if review_below is not None:
+        table["proposal"], table["review"] = table["label"], for_review(np.concatenate(sure), review_below)
+        table["label"] = table["label"].where(~table["review"], "")
+    return Labelling(table, list(names), method, trust, embedded)
+
+
+def _predicted(spec: MethodSpec, runs: BaseRuns, domain: str, images: int) -> tuple[Tensor, Tensor, dict[str, Verdict]]:
+    """Logits ``(n, c)`` of zero-shot and of a method, and the verdict on an adapter.
+
+    The pictures are shown in a random order, as ``eval`` shows them: a folder is often sorted by what it shows.
+    """
+    g, seen = runs.classifier, order(images, "full", BATCH, 0)
+    z = runs.embedded.data.domains[domain][0][seen].to(g.device)
+    zero_shot = class_scores(g, z, None)
+    logits = None
+    if spec.base is not None:
+        base = runs.run(spec.base, spec.base_options, domain, seen)
+        z, logits = base.z, base.logits
+    unknown = torch.zeros(images, dtype=torch.long, device=g.device)  # no method looks at labels but an oracle
+    prediction = predict(spec, g, z, unknown, "transductive", BATCH, logits)
+    trust = {}
+    if prediction.adapter is not None and spec.base is None and images > 1:
+        trust[domain] = verdict(diagnose(prediction.adapter, zero_shot.argmax(dim=1), prediction.classes))
+    back = torch.empty_like(seen)
+    back[seen] = torch.arange(images)
+    return zero_shot.cpu()[back], prediction.logits.cpu()[back], trust
+
+
+def label(pictures: Any, classes: str | Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
+    """Label pictures that have no labels, as ``clip-tca label`` does.
+
+    Args:
+        pictures: A folder, a file, a glob pattern, an archive, a Parquet file, an address in a store, a PIL image, an
+            8-bit array, or a list of these; ``"demo"`` for the bundled pictures; None with ``hub_id=``.
+        classes: What the pictures may show: a list, ``"dog, cat, horse"``, or a file with one class a line.
+        options: ``model`` (as ``--model`` takes it), ``pretrained``, ``device``, ``precision``, ``prompts``,
+            ``skip_bad``, ``cache``, ``workers``, ``hub_id``, ``revision``, ``image_column`` and ``domain_column``, as
+            in :class:`clip_tca.evaluation.inputs.Inputs`; ``method`` (default ``conditional-tca``) and ``options``, a
+            dictionary of its options, such as ``{"shares": {"dog": 0.9, "cat": 0.1}}``; ``by_domain``: subfolders are
+            domains, each adapted to by itself; ``top`` K for the K most probable classes; ``review_below`` P to leave
+            pictures without a label so that at most the share P of the others is expected to be wrong.
+
+    Returns:
+        A row for each picture, in columns ``file``, ``label``, ``confidence``, ``zero_shot``,
+        ``zero_shot_confidence``, ``changed`` and ``runner_up``. With ``by_domain`` there is ``domain``; with ``top``
+        ``label_1``, ``confidence_1`` and so on; with ``review_below`` ``review``, and ``proposal``, the label it would
+        have. ``table.attrs["verdict"]`` says by domain what can be said of it without labels.
+    """
+    found = run_labelling(pictures, classes, **options)
+    found.table.attrs["verdict"] = dict(found.trust)
+    return found.table
+
+
+def encode(
+    pictures: Any,
+    model: str | None = None,
+    *,
+    pretrained: str | None = None,
+    device: str = "auto",
+    precision: str = "auto",
+    cache: bool = True,
+    workers: int | None = None,
+) -> np.ndarray:
+    """Embeddings ``(n, d)`` of pictures, in float32, as the model gives them (not scaled to unit length).
+
+    Args:
+        pictures: As in :func:`label`; rows are in the order of ``label(…)["file"]``.
+        model: As ``--model`` takes it; None is CLIP ViT-B/16 with OpenAI's weights.
+        pretrained: Tag or file of its weights; None is the library's default.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+        precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
+        cache: Read and write the embedding store.
+        workers: Processes that decode pictures; None chooses.
+    """
+    data = load_pictures(pictures)
+    store = Store() if cache else None
+    model = model or ("demo" if pictures == DEMO else MODEL)
+    encoder = make_encoder(model, pretrained, device, precision, store)
+    (z,) = Embedder(encoder, store, workers=workers).pictures(data).values()
+    rows: np.ndarray = z.numpy()
+    return rows
