@@ -30,7 +30,7 @@ WIDTH = 100
 MOST_CLASSES = 12  # in the table of classes
 SAID: dict[Verdict | Outcome | None, str] = {
     "little effect": "little effect: next to nothing changed, so it hardly matters.",
-    "can't tell": "can't tell without labels: most sets gain, some lose, and no sign says which (eval/explain.md).",
+    "can't tell": "can't tell without labels: with the defaults most sets gain, some lose, and no sign says which.",
     "likely loss": "likely a loss: the classes among the chosen rows are not as frequent as among all predictions.",
     "gain": "a gain beyond chance, by the labels.",
     "loss": "a loss beyond chance, by the labels.",

@@ -121,7 +121,7 @@ def inputs(tmp_path_factory) -> Path:
 
 
 def adapt(inputs: Path, name: str, output: Path) -> list[str]:
-    return ["adapt", str(inputs / name), "--text", str(inputs / "text.npy"), "-o", str(output)]
+    return ["adapt", str(inputs / name), "--text", str(inputs / "text.npy"), "--scale", "20", "-o", str(output)]
 
 
 def encode(pictures: Path, output: Path, *more: str) -> list[str]:
