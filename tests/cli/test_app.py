@@ -96,9 +96,8 @@ def test_a_folder_is_labelled_a_label_corrected_and_the_csv_has_both(width, addr
         visitor.type("folder", str(folder))
         visitor.type("classes", CLASSES)
         visitor.click("document.querySelector('#start')")
-        visitor.until(
-            f"document.querySelector('#said').innerText.includes('120 pictures, {len(changed)} labels changed')"
-        )
+        words = f"conditional-tca changed {len(changed)} of 120 labels"
+        visitor.until(f"document.querySelector('#said').innerText.includes('{words}')")
         visitor.until(f"document.querySelectorAll('#gallery img').length >= {len(changed)}")
         assert visitor.run("document.documentElement.scrollWidth") <= width
         visitor.click("document.querySelectorAll('#gallery img')[0].closest('button')")
