@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -122,8 +122,7 @@ class Labelling:
     @property
     def pictures(self) -> ImageSet:
         """The pictures that were labelled, in the order of the table, domain after domain."""
-        assert self.embedded.pictures is not None  # noqa: S101 (they were encoded from pictures)
-        return self.embedded.pictures
+        return cast("ImageSet", self.embedded.pictures)  # they were encoded from pictures
 
 
 def run_labelling(
@@ -154,11 +153,11 @@ def run_labelling(
     tables: list[pd.DataFrame] = []
     sure: list[np.ndarray] = []
     trust: dict[str, Verdict] = {}
+    encoded = cast("ImageSet", embedded.pictures)
     with silenced(class_log):
         for domain, (z, _) in embedded.data.domains.items():
             before, after, found = _predicted(spec, runs, domain, len(z))
-            assert embedded.pictures is not None  # noqa: S101
-            part = prediction_table(embedded.pictures.domains[domain].names, before, after, list(names), top)
+            part = prediction_table(encoded.domains[domain].names, before, after, list(names), top)
             if source.by_domain:
                 part.insert(1, "domain", domain)
             tables.append(part)
