@@ -214,8 +214,8 @@ def page(paths: list[str], domains: list[str] | None, seeds: int) -> str:
         "",
         f"Printed by `python eval/explain.py {' '.join(words)} --output eval/explain.md`.",
         *paragraph(
-            "Test sets are those of [regimes.py](regimes.py) without the streams. Labels say afterwards what was "
-            "gained, in points of accuracy. The embeddings are real: in part CLIP ViT-B/32's (with prompts, or in "
+            "Test sets are those of [regimes.py](regimes.py) without the streams. Labels only score the "
+            "gains, in points of accuracy. The embeddings are real: in part CLIP ViT-B/32's (with prompts, or in "
             "files `_proto` with a few images of each class in place of prompts), in part those of an encoder that "
             f"is not CLIP's, and of the small bundled model (`demo`). Cases with at most {LITTLE:.0%} changed are "
             "left out of the first tables."
