@@ -24,16 +24,17 @@ The safeguards, in the order of the functions below:
 * **Shrunken means and covariance.** κ, the ratio of variance within classes to variance between them, adds that many
   pseudo-images at the overall mean to each class. S = (1−a) Ŝ + a (tr Ŝ/d) I with a = max(0.3, d/(2n+d)).
 * **Class prior from agreement.** π_c ∝ 1 + Σᵢ q_ic p⁰_ic counts only what q and p⁰ agree on, so an absent class can't
-  support itself. γ = min(2, 6u) grows with the imbalance u = 1 + log Σπ_c² / log c, less what chance adds. u is capped
-  by its value after two rounds without a prior. If that value is not clearly larger than the imbalance of g's own
-  predictions, one class attracts images of others, and u is set to 0 (n ≥ 8c). Given shares are used with γ = 1.
+  support itself. γ = min(2, 30u²) grows with the imbalance u = 1 + log Σπ_c² / log c, less what chance adds, so that
+  a small imbalance, which errors of g can cause, hardly counts. u is capped by its value after two rounds without a
+  prior. If that value is below 0.4 and below ¾ of the imbalance of g's own predictions, one class attracts images of
+  others, and u is set to 0 (n ≥ 8c). Given shares are used with γ = 1.
 * **Leave-one-out assignment.** m_c contains zᵢ, which pulls zᵢ to its class by d/n_c nats. Without its own share,
   zᵢ − m_c becomes (zᵢ − m_c) / (1 − q_ic/(n_c+κ)), exactly. The final bias is corrected for the same effect.
 * **Calibrated trust.** In d dimensions N outweighs everything else, and with many classes much of that is noise of the
-  class means. β₁ is the weight at which the Gaussians alone best predict the labels of g, so it calibrates them: a safe
-  choice, but a timid one where classes are few. β is the larger of β₁ and min(1, (30/c)³), times min(1, n/8c). It rises
-  to that over 5 rounds if there are at most 30 images per class or the classes look unequal (u ≥ 0.3), and over fewer
-  otherwise.
+  class means. β₁ is the weight at which the Gaussians alone best predict the labels of g. It is safe, but too small if
+  classes are few or if g is often wrong, which its over-confidence t shows. β is the larger of β₁ and (30/c)³, times
+  min(1, n/8c), or (min(2, t) − 1)³ min(1, n/30c) if that is more; at most 1. β rises to this value over 5 rounds if
+  there are at most 30 images per class, and over fewer rounds otherwise.
 * **Keep g if it is confident.** On images like those it was trained on, g is right, and it is sure of the predictions
   that would change. If its mean confidence in those, at temperature t, is above 0.65, g is kept. This does not apply
   if ``shares`` are not estimated. Below 8 images g is kept as well.
@@ -77,6 +78,8 @@ CALIBRATION_ROWS = 512
 """Rows on which β₁ is found."""
 FEW_CLASSES = 30
 """Number of classes up to which the Gaussians are trusted fully."""
+FEW_PER_CLASS = 30
+"""Images per class below which the Gaussians are trusted less, and later."""
 MOST_CONFIDENT = 0.65
 """Mean confidence of g in the predictions that would change, above which g is kept."""
 MAY_STOP = 4
@@ -284,17 +287,16 @@ def imbalance(support: Tensor) -> Tensor:
 def imbalance_is_artefact(unequal: Tensor, predicted: Tensor) -> Tensor:
     """Whether the classes look ``unequal`` only because g gives many images of other classes to one class.
 
-    If classes are unequal in truth, q and g agree on shares that are more unequal than those that g predicts
-    (``predicted`` ``(c,)`` counts), because its errors are spread. A class that attracts others shows the opposite.
-    From 0.3 on it has to do so clearly, and above 0.4 the classes are taken to be unequal in any case.
+    If classes are unequal in truth, q and g agree on shares that are about as unequal as those that g predicts
+    (``predicted`` ``(c,)`` counts). If one class attracts others, they agree on shares that are clearly more equal.
     """
-    return (unequal < 0.4) & (unequal < torch.where(unequal < 0.3, 1.1, 0.75) * imbalance(predicted))
+    return (unequal < 0.4) & (unequal < 0.75 * imbalance(predicted))
 
 
 def agreed_prior(support: Tensor, cap: Tensor) -> Tensor:
     """γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic = ``support`` ``(c,)``; the imbalance counts up to ``cap``."""
     prior = (support + 1) / (support.sum() + len(support))
-    return (6 * torch.minimum(imbalance(support), cap)).clamp_max(2.0) * prior.log()
+    return (30 * torch.minimum(imbalance(support), cap).square()).clamp_max(2.0) * prior.log()
 
 
 def given_prior(shares: Tensor, n: int) -> Tensor:
@@ -307,31 +309,40 @@ def given_prior(shares: Tensor, n: int) -> Tensor:
 
 
 class Estimate(NamedTuple):
-    """What EM ends with: q ``(n, c)``, its statistics, the last Gaussians, γ log π_c ``(c,)`` and β ``()``."""
+    """What EM ends with: q ``(n, c)``, its statistics, the last Gaussians, γ log π_c ``(c,)`` and β."""
 
     q: Tensor
     soft: Statistics
     gaussians: Gaussians
     log_prior: Tensor
-    trust: Tensor
+    trust: float
 
 
 class Start(NamedTuple):
-    """Where EM starts: q ``(n, c)``, and the statistics, Gaussians and yᵢᵀS⁻¹yᵢ ``(n,)`` of the first round."""
+    """Where EM starts.
+
+    Attributes:
+        q: ``(n, c)`` first assignments.
+        soft: Their statistics.
+        gaussians: The Gaussians of the first round.
+        lengths: ``(n,)`` yᵢᵀS⁻¹yᵢ in the first round.
+        sample: Indices of the rows on which β₁ is found.
+    """
 
     q: Tensor
     soft: Statistics
     gaussians: Gaussians
     lengths: Tensor
+    sample: Tensor
 
 
-def start_at(rows: Rows, temperature: float, local: Tensor, a: float) -> Start:
+def start_at(rows: Rows, temperature: float, local: Tensor, a: float, sample: Tensor) -> Start:
     """The first q is g at ``temperature``, the first S has the shape ``local`` ``(r, r)``."""
     q = (rows.log_p / temperature).softmax(dim=1)
     soft = soft_statistics(rows, q)
     gaussians = class_gaussians(rows, soft, a, local)
     lengths = torch.cat([gaussians.squared_lengths(y) for y in rows.y.split(ROWS_AT_ONCE)])
-    return Start(q, soft, gaussians, lengths)
+    return Start(q, soft, gaussians, lengths, sample)
 
 
 class Density:
@@ -368,29 +379,31 @@ def expectation_maximization(
     start: Start,
     rounds: int,
     prior: Callable[[Tensor], Tensor],
-    ramp: Tensor,
     anchor: float,
     a: float,
-    sample: Tensor | None = None,
+    ramp: float = 1.0,
+    least_trust: float = 1.0,
 ) -> Estimate:
     """``rounds`` of (2) and (1) from a start; β rises over ``ramp`` rounds.
 
-    ``prior`` makes γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic ``(c,)``. β₁ is found on the rows ``sample``; if there are
-    none, the Gaussians are trusted fully. Rounds that change nothing are left out.
+    β is at least ``least_trust`` and at most min(1, n/8c); in between, β₁ decides.
+    ``prior`` makes γ log π_c ``(c,)`` from Σᵢ q_ic p⁰_ic ``(c,)``. Rounds that change nothing are left out.
     """
     n, c = rows.log_p.shape
+    most_trust = min(1.0, n / (8 * c))
     q, soft = start.q.clone(), start.soft
     for step in range(rounds):
         gaussians, lengths = (class_gaussians(rows, soft, a), None) if step else (start.gaussians, start.lengths)
         density = Density(gaussians, q)
-        trust = 1.0 if sample is None else (FEW_CLASSES / c) ** 3
-        if sample is not None and trust < 1:
-            trust = max(trust, calibrated_weight(rows.log_p[sample], density(rows.y[sample], q[sample])))
-        beta = ((step + 1) / ramp).clamp_max(1.0) * (min(1.0, trust) * min(1.0, n / (8 * c)))
+        trust = min(least_trust, most_trust)
+        if trust < most_trust:
+            some = start.sample
+            trust = max(trust, most_trust * calibrated_weight(rows.log_p[some], density(rows.y[some], q[some])))
+        beta = trust * min(1.0, (step + 1) / ramp)
         log_prior = prior(soft.support)
         for i in range(0, n, ROWS_AT_ONCE):
             place = slice(i, i + ROWS_AT_ONCE)
-            scores = density(rows.y[place], q[place], None if lengths is None else lengths[place]).mul_(beta.to(q))
+            scores = density(rows.y[place], q[place], None if lengths is None else lengths[place]).mul_(beta)
             torch.softmax(scores.add_(log_prior.to(q)).add_(rows.log_p[place], alpha=anchor), dim=1, out=q[place])
         before, soft = soft, soft_statistics(rows, q)
         if step >= MAY_STOP and not is_fake(q) and bool((soft.counts - before.counts).abs().max() < NO_CHANGE):
@@ -461,23 +474,24 @@ def fit_conditional(
     if excess > 1:
         rows = rows._replace(log_p=log_probabilities(z, g, excess))
     rest = t / excess if n >= 8 * c else 1.0  # with fewer images, neighbours are often of other classes
-    start = start_at(rows, rest**3, local_covariance(rows.y[subset], neighbours), a)
+    sample = subset[evenly(len(subset), CALIBRATION_ROWS)]
+    start = start_at(rows, rest**3, local_covariance(rows.y[subset], neighbours), a, sample)
 
     g_labels = rows.log_p.argmax(dim=1)
     if shares is None:
-        unequal = imbalance(expectation_maximization(rows, start, 2, torch.zeros_like, one, anchor, a).soft.support)
+        unequal = imbalance(expectation_maximization(rows, start, 2, torch.zeros_like, anchor, a).soft.support)
         if n >= 8 * c:
             predicted = torch.zeros_like(g_bias).index_add(0, g_labels, torch.ones_like(double(z[:, 0])))
             unequal = torch.where(imbalance_is_artefact(unequal, predicted), 0.0, unequal)
         prior: Callable[[Tensor], Tensor] = partial(agreed_prior, cap=unequal)
     else:
         shares = shares.to(g_bias) / shares.sum()
-        unequal = 1 + shares.square().sum().log() / math.log(max(2, c))
         known = given_prior(shares, n)
         prior = lambda _: known  # noqa: E731
-    ramp = 1 + 4 * (unequal / 0.3).clamp(min(1.0, 30 * c / n), 1.0)
-    sample = subset[evenly(len(subset), CALIBRATION_ROWS)]
-    estimate = expectation_maximization(rows, start, rounds, prior, ramp, anchor, a, sample)
+    doubt = (t / excess - 1) ** 3 * min(1.0, n / (FEW_PER_CLASS * c))
+    least_trust = max((FEW_CLASSES / c) ** 3 * min(1.0, n / (8 * c)), doubt)
+    ramp = 1 + 4 * min(1.0, FEW_PER_CLASS * c / n)
+    estimate = expectation_maximization(rows, start, rounds, prior, anchor, a, ramp, least_trust)
 
     means, weight, bias = discriminant(rows, estimate)
     weight, bias = weight + anchor / excess * g_weight, bias + anchor / excess * g_bias
@@ -485,7 +499,7 @@ def fit_conditional(
     disputed = disputed if shares is None else 0 * disputed  # shares that are not estimated are reason to change
     kept = disputed > MOST_CONFIDENT
     weight, bias = torch.where(kept, g_weight, weight), torch.where(kept, g_bias, bias)
-    trust = torch.where(kept, 0.0, estimate.trust)
+    trust = torch.where(kept, 0.0, estimate.trust * one)
     return GaussianFit(weight, bias, estimate.soft.counts, means, excess * one, trust, disputed)
 
 

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from clip_tca import ConditionalTCA, LinearClassifier
-from clip_tca.adapters.conditional import FEWEST_IMAGES, calibrated_weight, imbalance_is_artefact, least_move
+from clip_tca.adapters.conditional import (
+    FEWEST_IMAGES,
+    agreed_prior,
+    calibrated_weight,
+    imbalance_is_artefact,
+    least_move,
+)
 from tests.conftest import Shifted
 
 
@@ -19,13 +25,13 @@ def wide() -> Shifted:
 
 
 @pytest.mark.parametrize("factor", [10.0, 1000.0])
-def test_a_head_that_is_sure_of_everything_is_adapted_like_a_calm_one(factor, shifted):
-    calm = ConditionalTCA(LinearClassifier(shifted.g.weight)).fit(shifted.z)
-    sure = ConditionalTCA(LinearClassifier(factor * shifted.g.weight)).fit(shifted.z)
+def test_a_head_that_is_sure_of_everything_is_adapted_like_a_calm_one(factor, wide):
+    calm = ConditionalTCA(LinearClassifier(wide.g.weight)).fit(wide.z)
+    sure = ConditionalTCA(LinearClassifier(factor * wide.g.weight)).fit(wide.z)
     assert float(sure.overconfidence_) > factor / 4
-    assert float((sure.predict(shifted.z) == calm.predict(shifted.z)).double().mean()) > 0.9
+    assert float((sure.predict(wide.z) == calm.predict(wide.z)).double().mean()) > 0.9
     for adapter in (calm, sure):
-        assert adapter.score(shifted.z, shifted.y) > shifted.g.score(shifted.z, shifted.y)
+        assert adapter.score(wide.z, wide.y) > wide.g.score(wide.z, wide.y)
 
 
 def test_shares_that_are_known_are_the_prior(wide):
@@ -64,6 +70,24 @@ def test_above_0_4_an_imbalance_is_real_however_many_images_g_gives_to_one_class
     for unequal in torch.tensor([0.05, 0.2, 0.29, 0.31, 0.39]):
         assert imbalance_is_artefact(unequal, hub)
         assert not imbalance_is_artefact(unequal, even)
+
+
+def test_the_prior_counts_twice_for_clearly_unequal_classes_and_hardly_for_nearly_equal_ones():
+    """γ = min(2, 30u²): π² for a long tail, almost no prior for the imbalance that errors of g can cause."""
+    tail, nearly = torch.tensor([900.0, 50, 30, 20]), torch.tensor([300.0, 250, 250, 200])
+    no_cap = torch.tensor(1.0)
+    shares = lambda support: ((support + 1) / (support.sum() + 4)).log()  # noqa: E731
+    torch.testing.assert_close(agreed_prior(tail, no_cap), 2 * shares(tail))
+    assert float(agreed_prior(nearly, no_cap).abs().max()) < 0.02 * float(shares(nearly).abs().max())
+    assert float(agreed_prior(tail, torch.tensor(0.0)).abs().max()) == 0, "no more than the cap allows"
+
+
+def test_a_classifier_that_is_over_confident_is_trusted_less():
+    """80 classes with 30 images each: g is often wrong. If it is sure all the same, the Gaussians count fully."""
+    data = Shifted(classes=80, dim=32, images=30)
+    calm, sure = (ConditionalTCA(LinearClassifier(f * data.g.weight)).fit(data.z) for f in (0.3, 20.0))
+    assert float(calm.trust_) < 0.5
+    assert float(sure.trust_) == 1
 
 
 def test_gaussians_are_trusted_fully_with_up_to_30_classes_and_as_far_as_g_bears_them_out_with_more():

@@ -20,8 +20,8 @@ SAFEGUARDS = (
     "artefact",
     "leave one out",
     "calibrated trust",
+    "doubt of g",
     "growing trust",
-    "slow if unequal",
     "keep g",
 )
 
@@ -107,6 +107,7 @@ def fit(
         return counts, kappa, means, torch.linalg.inv(s)
 
     sample = order[:: -(-len(order) // 512)]
+    doubt = 0.0 if "doubt of g" in without else (t / excess - 1) ** 3 * min(1.0, n / (30 * c))
 
     def calibrated(gap: Tensor) -> float:
         """The weight at which the Gaussians alone best predict the labels of g."""
@@ -128,9 +129,8 @@ def fit(
             gap = gap + ((means @ precision) * means).sum(1)
             if "leave one out" not in without:
                 gap = gap / (1 - q / (counts + kappa)).square()
-            few = (30 / c) ** 3
-            trust = 1.0 if full or few >= 1 or "calibrated trust" in without else max(few, calibrated(gap))
-            trust = trust * min(1.0, (step + 1) / ramp) * min(1.0, n / (8 * c))
+            trust = 1.0 if full or c <= 30 or "calibrated trust" in without else max((30 / c) ** 3, calibrated(gap))
+            trust = max(trust * min(1.0, n / (8 * c)), doubt) * min(1.0, (step + 1) / ramp)
             q = (anchor * log_p + log_prior - trust / 2 * gap).softmax(1)
         return q, kappa, precision, log_prior, trust
 
@@ -138,26 +138,23 @@ def fit(
         q, *_ = run(2, lambda support: 0.0, 1.0, True)
         unequal = float(imbalance((q * p).sum(0)))
         seen = float(imbalance(torch.bincount(named, minlength=c).to(z)))
-        attracted = unequal < 0.4 and unequal < (1.1 if unequal < 0.3 else 0.75) * seen
-        if n >= 8 * c and attracted and "artefact" not in without:
+        if n >= 8 * c and unequal < min(0.4, 0.75 * seen) and "artefact" not in without:
             unequal = 0.0
         cap = math.inf if "cap" in without else unequal
 
         def prior(support: Tensor) -> Tensor | float:
             pi = (support + 1) / (support.sum() + c)
-            gamma = 0.0 if "prior" in without else min(2.0, 6 * min(float(imbalance(support)), cap))
+            gamma = 0.0 if "prior" in without else min(2.0, 30 * min(float(imbalance(support)), cap) ** 2)
             return gamma * pi.log()
 
     else:
         shares = shares.to(z) / shares.sum()
-        unequal = float(1 + shares.square().sum().log() / math.log(max(2, c)))
         known = shares * n + torch.where(shares > 0, 0.5, 1e-9)
 
         def prior(support: Tensor) -> Tensor:
             return (known / known.sum()).log()
 
-    ramp = 1 + 4 * min(1.0, max(0.0 if "slow if unequal" in without else unequal / 0.3, min(1.0, 30 * c / n)))
-    ramp = 1.0 if "growing trust" in without else ramp
+    ramp = 1.0 if "growing trust" in without else 1 + 4 * min(1.0, 30 * c / n)
     q, kappa, precision, log_prior, trust = run(rounds, prior, ramp, False)
 
     changed = q.argmax(1) != named
