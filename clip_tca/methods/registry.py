@@ -26,6 +26,8 @@ _HOMES = {
     "watt-p": "watt:WattP",
     "watt-s": "watt:WattS",
     "tpt": "tpt:TPT",
+    "zero": "zero:Zero",
+    "mta": "mta:MTA",
     "eata": "eata:EATA",
     "sar": "sar:SAR",
     "tsd": "tsd:TSD",
