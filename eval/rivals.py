@@ -141,7 +141,7 @@ def page(paths: list[str], domains: list[str] | None, seeds: int, without: list[
             "",
             f"## CPU time on whole domains, divided by that of {OURS}, and memory",
             "",
-            f"In the same run; torch threads: {torch.get_num_threads()}. Memory: the largest peak beyond what was in use",
+            f"In the same run; torch threads: {torch.get_num_threads()}. Memory: the largest peak beyond what was used",
             "before, sampled every few milliseconds.",
             "",
             *costs(timed, files),
