@@ -17,7 +17,6 @@ from page import arguments, show
 from regimes import BATCH, Case, Gains, cases, gains, predictions, row, zero_shot_line
 from torch import Tensor
 
-from clip_tca.evaluation.cost import PeakMemory
 from clip_tca.methods.registry import BASES, RIVAL_METHODS, base_method
 
 OURS = "conditional-tca"
@@ -26,23 +25,19 @@ METHODS = [name for name in RIVAL_METHODS if name != "zero-shot"]
 
 
 class Timed:
-    """The predictions of a method; CPU seconds and the largest peak of memory, in bytes, on whole domains by file."""
+    """The predictions of a method, and the CPU seconds that it took on whole domains, by file."""
 
     def __init__(self, method: str) -> None:
         """Take the method by its name."""
         self.method = method
         self.seconds: dict[str, float] = {}
-        self.memory: dict[str, int] = {}
 
     def __call__(self, case: Case) -> Tensor:
         """Predict a case."""
-        if case.regime != "whole":
-            return predictions(self.method, case)
-        file, began = case.source[0], time.process_time()
-        with PeakMemory(torch.device("cpu")) as memory:
-            predicted = predictions(self.method, case)
-        self.seconds[file] = self.seconds.get(file, 0) + time.process_time() - began
-        self.memory[file] = max(self.memory.get(file, 0), memory.peak or 0)
+        began = time.process_time()
+        predicted = predictions(self.method, case)
+        if case.regime == "whole":
+            self.seconds[case.source[0]] = self.seconds.get(case.source[0], 0) + time.process_time() - began
         return predicted
 
 
@@ -70,13 +65,12 @@ def by_file(found: dict[str, Gains], regimes: list[str], files: list[str]) -> li
     return lines
 
 
-def costs(timed: dict[str, Timed], files: list[str]) -> list[str]:
-    """CPU time of each method relative to ours, and its memory in MB, on the whole domains of each file."""
+def times(timed: dict[str, Timed], files: list[str]) -> list[str]:
+    """CPU time of each method relative to ours, on the whole domains of each file."""
     lines = [f"| method | {' | '.join(files)} |", "|---" * (len(files) + 1) + "|"]
     for name, method in timed.items():
-        ratios = [method.seconds[file] / timed[OURS].seconds[file] for file in files]
-        cells = [f"{ratio:.2g}, {method.memory[file] / 1e6:.0f} MB" for ratio, file in zip(ratios, files, strict=True)]
-        lines.append(f"| {label(name)} | {' | '.join(cells)} |")
+        ratios = [f"{method.seconds[file] / timed[OURS].seconds[file]:.2g}" for file in files]
+        lines.append(f"| {label(name)} | {' | '.join(ratios)} |")
     return lines
 
 
@@ -139,12 +133,11 @@ def page(paths: list[str], domains: list[str] | None, seeds: int, without: list[
             "",
             *by_file(measured, regimes, files),
             "",
-            f"## CPU time on whole domains, divided by that of {OURS}, and memory",
+            f"## CPU time on whole domains, divided by that of {OURS}",
             "",
-            f"In the same run; torch threads: {torch.get_num_threads()}. Memory: the largest peak beyond what was used",
-            "before, sampled every few milliseconds.",
+            f"In the same run; torch threads: {torch.get_num_threads()}.",
             "",
-            *costs(timed, files),
+            *times(timed, files),
             "",
         ]
     )
