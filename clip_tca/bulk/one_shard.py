@@ -24,6 +24,7 @@ from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.state import checksum, load
+from clip_tca.bulk.rivals import Rival
 from clip_tca.bulk.shards import open_one
 from clip_tca.core.device import choose_device
 from clip_tca.core.files import scratch, write_text
@@ -103,7 +104,7 @@ def adapt_shard(
     return output.adapt(adapter, adapter_key(adapter), overwrite)
 
 
-def label_names(adapter: Adapter, kinds: Sequence[Kind]) -> tuple[str, ...]:
+def label_names(adapter: Adapter | Rival, kinds: Sequence[Kind]) -> tuple[str, ...]:
     """The names to write in place of labels."""
     if "labels" not in kinds:
         raise ValueError("names: they stand for labels, which are not written; add --write labels")
@@ -209,7 +210,7 @@ class Output:
 
     def adapt(
         self,
-        adapter: Adapter,
+        adapter: Adapter | Rival,
         key: str,
         overwrite: bool = False,
         progress: Progressing = lambda _rows: None,
@@ -247,7 +248,7 @@ class Output:
     def _stamps(self) -> dict[str, Any]:
         return {name: stamp(self.place / name) for name in self.written}
 
-    def _write(self, folder: Path, adapter: Adapter, batch: int | None, progress: Progressing) -> ShardResult:
+    def _write(self, folder: Path, adapter: Adapter | Rival, batch: int | None, progress: Progressing) -> ShardResult:
         """Write the files below ``folder``, under the names that they will have."""
         outputs = dict.fromkeys(self.kinds, self.target.name) if self.single else self.shard.outputs(self.kinds)
         paths: dict[Kind, Path] = {kind: folder / name for kind, name in outputs.items()}
@@ -281,7 +282,9 @@ class Output:
         return ShardResult(total, len(bad), bad[:100], *scored)
 
 
-def apply(adapter: Adapter, z: Tensor, kinds: tuple[Kind, ...], batch: int | None = None) -> dict[Kind, np.ndarray]:
+def apply(
+    adapter: Adapter | Rival, z: Tensor, kinds: tuple[Kind, ...], batch: int | None = None
+) -> dict[Kind, np.ndarray]:
     """Results of ``kinds`` for finite rows ``(n, d)``.
 
     With a ``batch`` the adapter learns from that many rows at a time, just before it predicts them.
@@ -289,10 +292,10 @@ def apply(adapter: Adapter, z: Tensor, kinds: tuple[Kind, ...], batch: int | Non
     if batch is not None:
         parts = [apply(adapter.partial_fit(part), part, kinds) for part in z.split(batch)]
         return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
-    if kinds == ("embeddings",):
+    if isinstance(adapter, Adapter) and kinds == ("embeddings",):
         return {"embeddings": adapter.transform(z).cpu().numpy()}
     arrays: dict[Kind, np.ndarray] = {}
-    if "embeddings" in kinds:
+    if isinstance(adapter, Adapter) and "embeddings" in kinds:
         moved, logits = adapter.adapt(z)
         arrays["embeddings"] = moved.cpu().numpy()
     else:

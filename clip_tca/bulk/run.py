@@ -37,6 +37,7 @@ from clip_tca.bulk.one_shard import (
     taken,
     usable,
 )
+from clip_tca.bulk.rivals import Rival
 from clip_tca.bulk.shards import ClipRetrievalShard, ShardedEmbeddings
 from clip_tca.core.checks import one_line
 from clip_tca.core.cluster import connect
@@ -59,12 +60,13 @@ class Run:
 
     An adapter of a saved state is used as it is. Any other is fitted on up to ``fit_rows`` rows (None: all) or, with a
     ``batch``, learns from that many rows at a time, in order. ``labels`` ``(n,)`` are the true classes of all rows, for
-    scoring only. Without a ``target`` there is only a fit. With ``ray``, the address of a cluster or "" for this
+    scoring only. A :class:`Rival` writes no embeddings and needs all rows at once, or a ``batch``. Without a ``target``
+    there is only a fit. With ``ray``, the address of a cluster or "" for this
     machine, workers adapt the shards, with the cluster's GPUs unless ``gpus`` is False.
     """
 
     source: ShardedEmbeddings
-    adapter: Adapter
+    adapter: Adapter | Rival
     given: GivenClassifier
     method: str
     device: torch.device
@@ -99,6 +101,8 @@ class Run:
             raise ValueError(f"labels: {len(self.labels)}, but there are {rows} rows; one label for each is needed")
         if len({shard.path.name for shard in shards}) < len(shards):
             raise ValueError("embeddings: two shards have the same file name, and so would their outputs; rename one")
+        if isinstance(self.adapter, Rival):
+            self._check_rival()
         for output in self.outputs:
             if output.single and not self.source.single:
                 raise ValueError(f"output: {self.target} is one file, and there are shards to write; name a folder")
@@ -106,12 +110,24 @@ class Run:
             if not self.overwrite and not output.mark.exists():
                 output.check_free()
 
+    def _check_rival(self) -> None:
+        rows = self.source.rows
+        if "embeddings" in self.kinds:
+            raise ValueError(f"write: {self.method} predicts and moves no embeddings; add --write labels, or scores")
+        if self.target is None or self.ray is not None:
+            raise ValueError(f"method: {self.method} keeps no state; leave out --ray and --fit-only")
+        if not self.batch and self.fit_rows is not None and rows > self.fit_rows:
+            raise ValueError(
+                f"embeddings: {rows} rows, and {self.method} holds all of them in memory; allow that by "
+                "--fit-rows all, or go through them in order by --online"
+            )
+
     # -- fitting -------------------------------------------------------------------------------------------------------
 
     def fit(self) -> None:
         """Fit, or take the fit that an earlier run has left in the output folder."""
         output = next((output for output in self.outputs if not output.single), None)
-        if output is None:
+        if output is None or isinstance(self.adapter, Rival):
             self._fit()
             return
         name, folder = f"fit-{self.key()}.safetensors", output.place / MARKS
@@ -138,7 +154,7 @@ class Run:
         """A hash of everything that decides what is learned."""
         shards = [[shard.path.name, shard.rows, shard.stamp()] for shard in self.source.shards]
         adapter, g = self.adapter, self.adapter.classifier
-        how = [type(adapter).__name__, adapter.options(), self.fit_rows, self.batch, self.drop_bad_rows]
+        how = [self.method, adapter.options(), self.fit_rows, self.batch, self.drop_bad_rows]
         content = [__version__, shards, how, g.fingerprint(), g.classes]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -164,9 +180,13 @@ class Run:
         if self.given.kind != "state" and not self.batch:
             self.fit()
         fitted = time.perf_counter()
-        results = self._adapt_here() if self.ray is None else self._adapt_on_ray()
-        if self.batch:
-            self.adapter.solve()  # the state of a stream that has ended is what one fit gives
+        adapter = self.adapter
+        if self.ray is not None and isinstance(adapter, Adapter):
+            results = self._adapt_on_ray(adapter)
+        else:
+            results = self._adapt_here()
+        if self.batch and isinstance(adapter, Adapter):
+            adapter.solve()  # the state of a stream that has ended is what one fit gives
         if self.outputs:
             took = {"fitting_seconds": fitted - began, "adapting_seconds": time.perf_counter() - fitted}
             cost = {"device": self.device.type, **took, "peak_memory_bytes": peak_memory(self.device)}
@@ -177,18 +197,22 @@ class Run:
         return results
 
     def _adapt_here(self) -> list[ShardResult]:
-        key = self.key() if self.batch else adapter_key(self.adapter)
+        adapter = self.adapter
+        key = self.key() if self.batch or isinstance(adapter, Rival) else adapter_key(adapter)
         results = []
         with Progress(self.source.rows, "adapting", "row", self.shown) as bar:
             for output in self.outputs:
                 results.append(output.adapt(self.adapter, key, self.overwrite, bar.update, self.batch))
-                bar.update(output.shard.rows if results[-1].skipped else 0)
+                if results[-1].skipped:
+                    bar.update(output.shard.rows)
+                    if isinstance(adapter, Rival):
+                        adapter.skip(results[-1].rows)
         return results
 
-    def _adapt_on_ray(self) -> list[ShardResult]:
+    def _adapt_on_ray(self, adapter: Adapter) -> list[ShardResult]:
         """Every shard is a task; one whose worker dies, or whose files can't be reached, is tried again."""
         with scratch() as folder:
-            self.adapter.save(folder / "state.safetensors")
+            adapter.save(folder / "state.safetensors")
             content = (folder / "state.safetensors").read_bytes()
         results: list[ShardResult] = []
         with connect(self.ray or None) as ray, Progress(len(self.outputs), "adapting", "shard", self.shown) as bar:

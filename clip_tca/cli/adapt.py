@@ -11,6 +11,7 @@ from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import options as shared
 from clip_tca.core.remote import is_url, locate
 from clip_tca.datasets.formats.registry import KINDS, Kind
+from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT
 
 if TYPE_CHECKING:
     import torch
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from clip_tca.adapters.base import Adapter
     from clip_tca.bulk.classifiers import GivenClassifier
     from clip_tca.bulk.one_shard import ShardResult
+    from clip_tca.bulk.rivals import Rival
     from clip_tca.bulk.run import Run
     from clip_tca.explanation import Outcome, Verdict
 
 log = logging.getLogger("clip_tca")
 
 ASK = "--labels FILE, or clip-tca label --ask 40 with the pictures, tells what adaptation gained or lost"
-METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
+METHODS = (*[name for name, adapter in ADAPTERS.items() if not adapter.oracle], ZERO_SHOT, *EMBEDDING_BASES)
 
 CLASSIFIER = ("text_column", "scale", "model", "pretrained")
 METHOD = ("method", "k", "shares", "solver", "set")
@@ -75,7 +77,8 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     text.add_argument("--class-names", metavar="FILE", help="names of the classes, one a line, in their order")
     group = command.add_argument_group("adaptation")
-    group.add_argument("--method", choices=METHODS, help=f"default: {DEFAULT}, or that of --load-state")
+    names = f"any on embeddings of clip-tca methods (default: {DEFAULT}, or that of --load-state)"
+    group.add_argument("--method", choices=METHODS, metavar="NAME", help=names)
     shared.add_method(group)
     group.add_argument(
         "--fit-rows",
@@ -162,7 +165,7 @@ def run(options: argparse.Namespace) -> int:
     job.check()
     results = job.adapt()
     if options.save_state is not None:
-        job.adapter.save(options.save_state)
+        job.adapter.save(options.save_state)  # type: ignore[union-attr]  # read_adapter refuses it for a Rival
     summary(options, job, results)
     return 0
 
@@ -172,9 +175,10 @@ def address(path: str, options: argparse.Namespace) -> str:
     return path if options.ray is None or is_url(path) else os.path.abspath(path)
 
 
-def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Adapter, GivenClassifier]:
+def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Adapter | Rival, GivenClassifier]:
     """The adapter, new or saved, and where its classifier came from; with the names of --class-names."""
     from clip_tca.bulk.classifiers import GivenClassifier
+    from clip_tca.bulk.rivals import Rival
     from clip_tca.datasets.prompts import read_classes
     from clip_tca.evaluation.method_spec import method_specs
 
@@ -195,8 +199,12 @@ def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Ada
         given = read_classifier(options, device)
         classifier = given.classifier if names is None else given.classifier.named(names)
         spec = method_specs([options.method or DEFAULT], shared.method_options(options))[0]
-        adapter = spec.adapter(classifier)  # type: ignore[assignment]
-    if adapter is None or adapter.uses_labels:
+        made = spec.adapter(classifier)
+        if made is None:
+            _leave_out(options, f"{spec.name} keeps no state", "save_state")
+            return Rival(spec.name, classifier, options.batch_size, **spec.base_options), given
+        adapter = made
+    if adapter.uses_labels:
         raise ValueError("shares: 'oracle' uses true labels and is for evaluation only; use clip-tca eval")
     return adapter, given
 
@@ -243,15 +251,17 @@ def summary(options: argparse.Namespace, job: Run, results: list[ShardResult]) -
     for title, path in (("written", options.output), ("state", options.save_state)):
         if path is not None:
             print(f"{title}: {path}")
-    print("\n".join([*scale_lines(job), *trust_lines(job, results)]))
+    print("\n".join([*scale_lines(job), *(trust_lines(job, results) if job.method != ZERO_SHOT else [])]))
 
 
 def scale_lines(job: Run) -> list[str]:
     """The logit scale and where it came from; a warning if that is no file or model, and confidences look wrong."""
     from clip_tca.adapters.diagnosis import kept_rows
     from clip_tca.bulk.classifiers import scale_doubt
+    from clip_tca.bulk.rivals import Rival
 
-    about, rows = job.given.about, kept_rows(job.adapter)
+    about, adapter = job.given.about, job.adapter
+    rows = adapter.kept_.rows() if isinstance(adapter, Rival) else kept_rows(adapter)
     if "scale" not in about:
         return []
     told = about["scale_from"]
@@ -266,20 +276,23 @@ def scale_lines(job: Run) -> list[str]:
 def trust_lines(job: Run, results: list[ShardResult]) -> list[str]:
     """How many predictions changed, of those that the adapter keeps, the verdict, and what to do next."""
     from clip_tca.adapters.diagnosis import diagnose, kept_rows
+    from clip_tca.bulk.rivals import Rival
     from clip_tca.explanation import LABELLED, Finding, closing_lines, verdict
     from clip_tca.results.intervals import half_width, outcome
 
-    diagnosis, kept = diagnose(job.adapter), kept_rows(job.adapter)
-    says: Verdict | Outcome = verdict(diagnosis)
-    rows, share, counted = (
-        sum(result.rows for result in results),
-        diagnosis["changed"],
-        0 if kept is None else len(kept),
-    )
-    if job.labels is not None and share is not None and rows:
+    rows, adapter = sum(result.rows for result in results), job.adapter
+    says: Verdict | Outcome | None = None
+    changed: float | None
+    if isinstance(adapter, Rival):
+        changed, counted, is_exact = adapter.changed_, adapter.n_seen_, True
+    else:
+        diagnosis, kept = diagnose(adapter), kept_rows(adapter)
+        says, share, counted = verdict(diagnosis), diagnosis["changed"], 0 if kept is None else len(kept)
+        changed = None if share is None else share * counted
+        is_exact = not counted or (counted == (rows or adapter.n_seen_) and not job.batch)
+    if job.labels is not None and changed is not None and rows:
         gained = sum((result.correct or 0) - (result.correct_before or 0) for result in results)
-        says = outcome(gained, half_width(share * rows))
-    is_exact = not counted or (counted == (rows or job.adapter.n_seen_) and not job.batch)
-    finding = Finding(None if share is None else share * counted, counted, says)
+        says = outcome(gained, half_width(changed / counted * rows))
     ask = ASK if job.labels is None else LABELLED
-    return closing_lines(job.method, {"": finding}, ask, "predictions" if is_exact else "predictions in a sample")
+    what = "predictions" if is_exact else "predictions in a sample"
+    return closing_lines(job.method, {"": Finding(changed, counted, says)}, ask, what)

@@ -73,6 +73,8 @@ class Cache:
             enter[old + turn] = turn
         turns = torch.arange(n, device=z.device)[:, None]
         present = (torch.tensor(enter, device=z.device) <= turns) & (turns < torch.tensor(leave, device=z.device))
+        if min(enter[old:]) == n:  # nothing entered, which is the rule once a cache is full
+            return keys, values, present
         stay = torch.tensor([row for slot in self._slots.values() for _, row in slot], device=z.device).long()
         row = count()
         self._slots = {label: [(entropy, next(row)) for entropy, _ in slot] for label, slot in self._slots.items()}

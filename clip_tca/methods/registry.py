@@ -26,12 +26,14 @@ _HOMES = {
     "watt-p": "watt:WattP",
     "watt-s": "watt:WattS",
     "tpt": "tpt:TPT",
-    "plc": "plc:PLC",
+    "zero": "zero:Zero",
+    "mta": "mta:MTA",
     "eata": "eata:EATA",
     "sar": "sar:SAR",
     "tsd": "tsd:TSD",
     "tea": "tea:TEA",
     "tipi": "tipi:TIPI",
+    "plc": "plc:PLC",
     "t3a": "t3a:T3A",
     "adanpc": "adanpc:AdaNPC",
     "tda": "tda:TDA",
@@ -54,6 +56,9 @@ ZERO_SHOT = "zero-shot"
 
 PLUS = "+tca"
 """Suffix of a base method's name for LinearTCA on top of it."""
+
+EMBEDDING_BASES = BASES[BASES.index("plc") :]
+"""Those that see embeddings; the others see images."""
 
 ON_EMBEDDINGS = (ZERO_SHOT, *ADAPTERS)
 """Methods that need embeddings alone."""

@@ -15,20 +15,18 @@ the task's templates are. Class names are taken as the task has them (the origin
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
 from clip_tca.core.checks import check_positive, check_whole
 from clip_tca.core.tensors import compute_dtype, unit
-from clip_tca.methods.base import Method, Task, required_prompts
+from clip_tca.methods.base import required_prompts
+from clip_tca.methods.views import ViewMethod, check_views, most_certain_first
 
 CONTEXT = "a photo of a"
 LOSS_SCALE = 1024.0
@@ -36,41 +34,32 @@ LOSS_SCALE = 1024.0
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class TPT(Method):
+class TPT(ViewMethod):
     """Prompt tuning for each image on its own; nothing is carried over, and the model never changes.
 
     Args:
         task: Model and prompts (required), of which class names, tokenizer and scale are used.
         lr: Learning rate of AdamW.
         steps: Steps for each image; 0 predicts with the untuned prompt.
-        views: The image and ``views - 1`` crops.
         keep: Part of the views that is kept, rounded down, at least one.
-        seed: For the crops; the same picture with the same seed has the same crops.
     """
 
     name = "tpt"
     summary = "tunes the prompt on each image until its crops agree"
     updates = "4 context tokens of the prompt"
     backpropagation = True
-    sees = "images"
-    nature = "batch"
 
-    task: Task = field(kw_only=False)
     lr: float = 5e-3
     steps: int = 1
-    views: int = 64
     keep: float = 0.1
-    seed: int = 0
 
     def __post_init__(self) -> None:
         check_positive("lr", self.lr)
         check_whole("steps", self.steps, 0)
-        check_whole("views", self.views)
-        check_whole("seed", self.seed, 0)
         check_positive("keep", self.keep, 1)
         prompts = required_prompts(self.task, self.name)
+        super().__post_init__()
         self.scale = prompts.scale
-        self.task.model.eval().requires_grad_(False)
         self._embedding = token_embedding(self.task.model)
         with torch.inference_mode(False), torch.no_grad():
             device = next(self._embedding.parameters()).device
@@ -84,33 +73,16 @@ class TPT(Method):
             context = self._embedding(context_tokens[None])[0, self._start : shared]
             self.context = context.to(compute_dtype(context.dtype))  # (words, width), untuned
 
-    def reset(self) -> None:
-        """Do nothing: every image starts from the untuned context."""
-
-    def prepare(self, picture: Image.Image, transform: Callable[[Image.Image], Tensor]) -> Tensor:
-        """The picture and its crops, ``(views, 3, height, width)``; the same for the same picture."""
-        from torchvision.transforms import RandomHorizontalFlip, RandomResizedCrop
-
-        picture = picture.convert("RGB")
-        original = transform(picture)
-        crop, flip = RandomResizedCrop(tuple(original.shape[-2:])), RandomHorizontalFlip()
-        with torch.random.fork_rng(devices=[]):  # torchvision draws from the global generator
-            torch.default_generator.manual_seed(picture_seed(picture, self.seed))
-            crops = [flip(crop(picture)) for _ in range(self.views - 1)]
-        return torch.stack([original, *map(transform, crops)])  # a crop has the final size: only its colours change
-
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Tune the prompt on each image of ``(n, views, 3, height, width)`` and predict the image itself."""
-        return self._images(batch, self.steps)
+        return self._images(check_views(batch), self.steps)
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Predict each image with the untuned prompt."""
-        return self._images(batch[:, :1], 0)
+        return self._images(check_views(batch)[:, :1], 0)
 
     @torch.inference_mode(False)
     def _images(self, batch: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        if batch.ndim != 5 or 0 in batch.shape:
-            raise ValueError(f"batch: shape {tuple(batch.shape)}; expected (n, views, 3, height, width) as by prepare")
         with torch.enable_grad():
             start = self.context.clone().requires_grad_(steps > 0)
             text = self._texts(start)  # the first step of every image goes back through this
@@ -129,8 +101,7 @@ class TPT(Method):
                 start, text = context, self._texts(context)
             log_p = self._logits(z, text).log_softmax(dim=1)
             if selected is None:  # selected once, as in the original
-                entropy = -(log_p.exp() * log_p).sum(dim=1).detach()
-                selected = entropy.argsort(stable=True)[: max(1, int(len(z) * self.keep))]
+                selected = most_certain_first(log_p.detach())[: max(1, int(len(z) * self.keep))]
             mean = log_p[selected].logsumexp(dim=0) - math.log(len(selected))
             loss = -LOSS_SCALE * (mean.exp() * mean).sum()  # entropy of the mean prediction
             context.grad = torch.autograd.grad(loss, start, retain_graph=step == 0)[0] / LOSS_SCALE
@@ -169,9 +140,3 @@ def token_embedding(model: Any) -> nn.Module:
     if get_embeddings is None:
         raise ValueError(f"{type(model).__name__}: a text tower without token embeddings; TPT has no prompt to tune")
     return get_embeddings()  # type: ignore[no-any-return]
-
-
-def picture_seed(picture: Image.Image, seed: int) -> int:
-    """A number that depends on the pixels and on ``seed`` only."""
-    content = f"{seed} {picture.size} ".encode() + picture.tobytes()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")

@@ -19,6 +19,9 @@ from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.adapters.registry import PUBLIC_CODE
 from clip_tca.cli import main
 from clip_tca.datasets.formats.registry import open_shard
+from clip_tca.evaluation.streams import order
+from clip_tca.methods.base import Task
+from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT, base_method
 from tests.conftest import Shifted
 from tests.datasets.test_formats import FORMATS, write
 from tests.methods.small import EMBEDDING
@@ -384,6 +387,9 @@ FULL = """
 import resource, sys
 from clip_tca.cli import main
 from clip_tca.datasets.formats.registry import open_shard
+from clip_tca.evaluation.streams import order
+from clip_tca.methods.base import Task
+from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT, base_method
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 sys.exit(main(sys.argv[1:]))
 """
@@ -470,3 +476,71 @@ def test_a_head_that_does_not_fit_is_refused_and_nothing_is_written(words, reaso
     assert reason in error
     assert error.count("\n") == 1
     assert files(head) == before
+
+
+# -- base methods on embeddings ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [ZERO_SHOT, *EMBEDDING_BASES])
+def test_every_method_on_embeddings_labels_rows_as_eval_and_label_do(folder, name, capsys):
+    shuffled = order(len(Z), "full", 128, 0)
+    z, expected = SET.g.prepared(torch.from_numpy(Z))[shuffled], torch.empty(len(Z), 4)
+    if name == ZERO_SHOT:
+        expected[shuffled] = SET.g.logits(z)
+    else:
+        method = base_method(name)(Task(SET.g))
+        whole = method.nature == "transductive"
+        expected[shuffled] = torch.cat([method(part)[1] for part in z.split(len(z) if whole else 128)])
+    assert adapt("z.npy", "-o", "out", "--method", name, "--write", "labels,scores", "--labels", "y.npy") == 0
+    assert np.array_equal(np.load("out/labels/z.npy"), expected.argmax(dim=1).numpy())
+    np.testing.assert_allclose(np.load("out/scores/z.npy"), expected.softmax(dim=1).amax(dim=1), atol=1e-5)
+    shown, changed = capsys.readouterr().out, int((expected.argmax(dim=1) != SET.g.predict(SET.z)).sum())
+    assert f"{name} {100 * float((expected.argmax(dim=1) == SET.y).double().mean()):.2f}" in shown
+    assert (f"{name} changed {changed} of 240 predictions" in shown) == (name != ZERO_SHOT)
+
+
+def test_a_stream_is_learned_from_in_order_batch_after_batch(folder):
+    assert adapt("z.npy", "-o", "out.npy", "--method", "tda", "--write", "labels", "--online", "--batch-size", "9") == 0
+    method = base_method("tda")(Task(SET.g))
+    expected = torch.cat([method(part)[1] for part in torch.from_numpy(Z).split(9)])
+    assert np.array_equal(np.load("out.npy"), expected.argmax(dim=1).numpy())
+
+
+def test_a_base_method_goes_on_with_the_shards_that_are_missing(folder, capsys):
+    bad = Z.copy()
+    bad[[3, 100]] = np.nan
+    (folder / "shards").mkdir()
+    for number, part in enumerate(np.split(bad, [50, 130])):
+        np.save(f"shards/{number}.npy", part)
+    words = ["shards", "-o", "out", "--method", "zlap", "--write", "labels", "--drop-bad-rows"]
+    assert adapt(*words) == 0
+    first = [np.load(f"out/{number}.npy") for number in range(3)]
+    assert list(map(len, first)) == [49, 79, 110]
+    Path("out/1.npy").unlink()
+    assert adapt(*words) == 0
+    assert "2 of the shards had been finished" in capsys.readouterr().out
+    assert all(np.array_equal(np.load(f"out/{number}.npy"), first[number]) for number in range(3))
+    words[4] = "gmm"
+    assert adapt(*words) == 1
+    assert "exists, of other inputs or options" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "write: tda predicts and moves no embeddings; add --write labels, or scores"),
+        (
+            "--write labels --fit-rows 100",
+            "240 rows, and tda holds all of them in memory; allow that by --fit-rows all",
+        ),
+        ("--write labels --save-state s.safetensors", "tda keeps no state; leave out --save-state"),
+        ("--write labels --ray", "tda keeps no state; leave out --ray"),
+        ("--write labels --k 3", "none of tda has an option 'k'"),
+        ("--write labels --set positive_shots=-1", "positive_shots: -1; allowed are whole numbers"),
+    ],
+)
+def test_what_a_base_method_can_t_do_is_one_line(folder, words, message, capsys):
+    before = files(folder)
+    assert adapt("z.npy", "-o", "out.npy", "--method", "tda", *words.split()) == 1
+    assert message in capsys.readouterr().err
+    assert files(folder) == before

@@ -21,8 +21,9 @@ from tests.methods.tiny import pictures, prompted, tiny_task, zero_shot
 from tests.small_networks import timm_network
 
 ON_TEXT = ("clipartt", "watt-p", "watt-s", "tpt")
-FIXED = ("tent", "eata", "sar", "tsd", "tea", "tipi", "plc", "tda", "transclip", "stata", "zlap", "gmm")
+FIXED = ("zero", "mta", "tent", "eata", "sar", "tsd", "tea", "tipi", "plc", "tda", "transclip", "stata", "zlap", "gmm")
 """Methods that predict by g itself before their first step; T3A, AdaNPC, OGA and DMN replace or extend it."""
+ON_VIEWS = ("zero", "mta")
 METHODS = [name for name in BASES if name not in ON_TEXT]
 SHORT: dict[str, dict[str, Any]] = {"tent": {"steps": 2}, "tea": {"langevin_steps": 2}}
 TOWERS = {"test_resnet": 64, "test_vit": 160}
@@ -40,6 +41,11 @@ def own_head(name: str) -> Task:
     return Task(head, Backbone(network, {"mean": [0.5] * 3, "std": [0.5] * 3}).eval().requires_grad_(False))
 
 
+def seen_by(name: str, images: Tensor) -> Tensor:
+    """The images, or three views of each."""
+    return torch.stack([images, images.flip(-1), images.roll(3, -1)], dim=1) if name in ON_VIEWS else images
+
+
 @pytest.fixture(scope="module")
 def images() -> Tensor:
     return torch.randn(6, 3, 64, 64, generator=torch.Generator().manual_seed(0)).contiguous()
@@ -53,7 +59,7 @@ def test_raw_features_go_in_and_come_out(name: str, tower: str, images: Tensor) 
     with torch.no_grad():
         features = task.model.encode_image(batch)
     kind: Any = base_method(name)
-    shown = features if kind.sees == "embeddings" else batch
+    shown = features if kind.sees == "embeddings" else seen_by(name, batch)
     method = kind(task, **SHORT.get(name, {}))
     z, start = method.predict(shown)
     if kind.sees == "embeddings" or tower == "test_vit":  # BatchNorm sees the batch in the others
@@ -73,7 +79,7 @@ def test_a_text_classifier_as_plain_weights_gives_the_same(name: str) -> None:
     kind: Any = base_method(name)
     made = prompted(nn.functional.normalize(torch.randn(1, 5, 16), dim=2), 12.0, tiny_task().model)
     plain = Task(LinearClassifier(made.classifier.weight, normalize=True), tiny_task().model)
-    batch = zero_shot(tiny_task(), pictures(8))[0] if kind.sees == "embeddings" else pictures(8)
+    batch = zero_shot(tiny_task(), pictures(8))[0] if kind.sees == "embeddings" else seen_by(name, pictures(8))
     torch.testing.assert_close(kind(plain)(batch)[1].float(), kind(made)(batch)[1], atol=1e-3, rtol=0)
 
 

@@ -64,6 +64,23 @@ def test_rows_of_one_image_at_a_time_average_to_what_is_printed(method, average,
     assert all("arXiv" in rows[method].source for rows in found)
 
 
+def test_rows_on_corrupted_images_average_to_what_is_printed_and_stand_beside_online_runs(made):
+    rows = [
+        row
+        for file in map(published, FILES)
+        for known in file["datasets"].values()
+        for row in known["methods"].values()
+        if row["measured_by"] == "SubTTA"
+    ]
+    assert len(rows) == 4 * 7
+    assert all(sum(row["accuracy"]) / 15 == pytest.approx(row["average"], abs=0.0101) for row in rows)
+    record = of(made, "cifar10-c", setting="online", batch_size=200)
+    record["data"]["domains"] = {"fog:5": {"images": 10000}}
+    shown = {row.method: row.accuracy["fog:5"] for row in published_rows(record, ["fog:5"])}
+    assert shown["ZERO [SubTTA]"] == 72.44
+    assert shown["ECALP [SubTTA]"] == 71.24
+
+
 def test_averages_over_data_sets_are_those_of_their_numbers_and_name_their_source():
     """To within what one digit leaves open: half a tenth in each number, and in the average."""
     for averages in [file["averages"] for file in map(published, FILES) if "averages" in file]:
