@@ -68,6 +68,21 @@ def silenced(logger: logging.Logger) -> Iterator[None]:
         logger.setLevel(level)
 
 
+@contextmanager
+def warnings_about(domain: str) -> Iterator[None]:
+    """Let the warnings of adapters begin with the name of a domain."""
+
+    def name(record: logging.LogRecord) -> bool:
+        record.msg = f"{domain.replace('%', '%%')}: {record.msg}"
+        return True
+
+    log.addFilter(name)
+    try:
+        yield
+    finally:
+        log.removeFilter(name)
+
+
 @dataclass(eq=False, repr=False)
 class Adapter(ABC):
     """The base of all adapters. The constructor only stores options; they are checked before the first row.

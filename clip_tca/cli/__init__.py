@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from clip_tca.core.checks import not_among
 from clip_tca.core.version import __version__
 
 COMMANDS = {
@@ -56,11 +57,29 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that accepts no abbreviated options, whose meaning could change; subcommands neither."""
+    """A parser that accepts no abbreviated options, and says in one line what is wrong and what may have been meant."""
 
     def __init__(self, **options: Any) -> None:
         """Take the options of :class:`argparse.ArgumentParser`."""
         super().__init__(**{"allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse unknown options here, where those that may have been meant are known, and not in the parser above."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = next((word for word in unknown if word.startswith("-")), None)
+            if word is None:
+                self.error(f"{unknown[0]!r} is one argument too many")
+            self.error(f"unknown option {not_among(word.partition('=')[0], list(self._option_string_actions))}")
+        return options, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, not_among(value, list(action.choices)))
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line about what is wrong."""
+        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
 
 
 class Stderr(logging.Handler):
@@ -103,8 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal can't show is written out, not an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    before = signal.signal(signal.SIGTERM, _end) if threading.current_thread() is threading.main_thread() else None
+    before = None
     try:
+        if threading.current_thread() is threading.main_thread():
+            before, sys.unraisablehook = signal.signal(signal.SIGTERM, _end), _unraisable
         status: int = options.run(options)
         sys.stdout.flush()
         return status
@@ -129,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+            sys.unraisablehook = sys.__unraisablehook__
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
@@ -141,6 +163,15 @@ def _end(_number: int, _frame: object) -> NoReturn:
     if hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     raise Terminated
+
+
+def _unraisable(found: Any) -> None:
+    """Send SIGTERM again, in a moment, where Python could not raise :class:`Terminated`, as in a ``__del__``."""
+    if found.exc_type is Terminated:
+        signal.signal(signal.SIGTERM, _end)
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(found)
 
 
 class Terminated(SystemExit):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
 from clip_tca.datasets.formats.registry import KINDS, Kind
 
@@ -229,13 +230,15 @@ def summary(options: argparse.Namespace, job: Run, results: list[ShardResult]) -
     """Print a few lines."""
     source, rows = job.source, sum(result.rows for result in results) if results else job.adapter.n_seen_
     shards, skipped = len(source.shards), sum(result.skipped for result in results)
-    files = "" if source.single else f" in {shards} {'shard' if shards == 1 else 'shards'}"
-    print(f"{rows} rows of {source.dim} dimensions{files}, {', '.join(options.write) if results else 'fitted'}")
+    files = "" if source.single else f" in {counted(shards, 'shard')}"
+    print(
+        f"{counted(rows, 'row')} of {source.dim} dimensions{files}, {', '.join(options.write) if results else 'fitted'}"
+    )
     if skipped:
         rest = f"{skipped} of the shards had been finished by an earlier run"
         print("nothing was left to do: all of it is there" if skipped == shards else rest)
     if dropped := sum(result.left_out for result in results):
-        print(f"{dropped} rows of NaN or infinity were left out (the record says which)")
+        print(f"left out: {counted(dropped, 'row')} of NaN or infinity (the record says which)")
     if options.labels is not None and rows:
         before, after = (100 * sum(getattr(r, name) for r in results) / rows for name in ("correct_before", "correct"))
         plain = {"text": "zero-shot", "head": "head", "state": "without"}[job.given.kind]

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import counted
 from clip_tca.datasets.registry import BENCHMARKS, COMMON, EXTRA, Benchmark
 
 WIDTH = 17
@@ -88,8 +89,9 @@ def load(options: argparse.Namespace) -> int:
         folder = get(name, mirrors[name], root, not options.quiet)
         about = receipt(folder)
         images = sum(domain["images"] for domain in about["domains"].values())
-        counted = "as published" if BENCHMARKS[name].images else "no published counts to compare with"
-        print(f"{name}: {images} images, {len(about['domains'])} domains, {counted}, from {about['mirror']}")
+        compared = "as published" if BENCHMARKS[name].images else "no published counts to compare with"
+        domains = counted(len(about["domains"]), "domain")
+        print(f"{name}: {counted(images, 'image')}, {domains}, {compared}, from {about['mirror']}")
         print(f"  {folder}")
         print(f"  next: clip-tca eval --dataset {name}{f' --data-dir {folder}' if root else ''}")
     return 0
@@ -104,7 +106,7 @@ def compare(options: argparse.Namespace) -> int:
     width = max(map(len, [*data.classes, "class"]))
     for domain in dict.fromkeys([*data.expected, *data.domains]):
         images, published = sum(counts.get(domain, [])), data.expected.get(domain)
-        print(f"{domain}: {images} images" + ("" if published is None else f", {published} published"))
+        print(f"{domain}: {counted(images, 'image')}" + ("" if published is None else f", {published} published"))
         per_class = counts.get(domain, [0] * len(data.classes))
         expected = data.expected_classes.get(domain, [None] * len(data.classes))
         for name, count, wanted in zip(data.classes, per_class, expected, strict=True):
@@ -117,6 +119,6 @@ def compare(options: argparse.Namespace) -> int:
     if missing := [domain for domain in data.expected if domain not in data.domains]:
         print(f"missing domains: {', '.join(missing)}")
     differences = data.differences()
-    found = f"{len(differences)} differences from the published counts" if differences else "complete"
+    found = f"{counted(len(differences), 'difference')} from the published counts" if differences else "complete"
     print(found if data.expected else "no published counts to compare with")
     return 1 if differences else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import counted
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     embedded = Inputs(options.dataset, ray=options.ray, **shared.inputs(options)).embed()
     data, about = embedded.data, embedded.about
     for name, (z, _) in data.domains.items():
-        print(f"{about['dataset']}/{name}: {len(z)} images, {z.shape[1]} dimensions")
+        print(f"{about['dataset']}/{name}: {counted(len(z), 'image')}, {z.shape[1]} dimensions")
     cost = about["cost"]
     print(f"{cost['encoded_images']} encoded in {cost['encoding_seconds']:.1f} s, the rest was in the store")
     if options.output is not None:

@@ -33,7 +33,7 @@ else:
 
 PASSED_ON = ("setting", "protocol", "batch_size", "seeds", "stream", "classes_present", "long_tail", "mix_domains",
              "profile", "examples", "predictions")  # fmt: skip
-NOT_IN_RECIPES = {"--recipe", "--output", "--format", "--help"}
+NOT_IN_RECIPES = {"--recipe", "--output", "--overwrite", "--format", "--help"}
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ NATURES = {
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the options of ``eval``."""
-    command.description = "Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain."
+    command.description = "Encode images, classify them by prompts, adapt, and print the accuracy (%) on each domain."
     shared.add_data(command, required=False, foreign=True)
     shared.add_model(command)
     shared.add_prompts(command)
@@ -95,7 +95,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate once, or once for each run of a recipe."""
-    shared.check_output(options.output)
+    shared.check_result(options)
     runs, lines, unfinished = [options], [[""]], None
     if options.recipe is not None:
         lines = recipe_lines(options.recipe, options.parser, options.arguments)

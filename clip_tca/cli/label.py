@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clip_tca.adapters.registry import DEFAULT
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
 from clip_tca.methods.registry import METHODS
 
@@ -139,7 +140,7 @@ def write(options: argparse.Namespace, found: Labelling) -> list[str]:
         pictures = [domain.picture(i) for domain in domains for i in range(len(domain))]
         names, labels = found.table["file"].tolist(), found.table["label"].tolist()
         count = sort_into(Path(options.sort_into), names, pictures, labels, options.copy)
-        lines.append(f"sorted: {count} pictures into {options.sort_into}, with the list {UNDO}")
+        lines.append(f"sorted: {counted(count, 'picture')} into {options.sort_into}, with the list {UNDO}")
         lines.append(f"  to undo it: clip-tca label --undo {options.sort_into}")
     return lines or ["Nothing was written: name a file for the labels, such as -o labels.csv"]
 
@@ -174,8 +175,10 @@ def take_back(folder: Path) -> int:
     from clip_tca.labelling.sorting import undo
 
     removed, kept = undo(folder)
-    stay = f"; {kept} stay, because they have changed since" if kept else ""
-    print(f"removed: {removed} links or copies from {folder}{stay}; the pictures themselves are where they were")
+    stay = f"; {kept} changed since and stayed" if kept else ""
+    print(
+        f"removed: {counted(removed, 'link')} or copies from {folder}{stay}; the pictures themselves were not touched"
+    )
     return 0
 
 
@@ -189,20 +192,19 @@ def summary(found: Labelling) -> list[str]:
     table, count = found.table, len(found.table)
     review = int(table.get("review", table["changed"] & False).sum())
     model = found.embedded.about["model"]
-    lines = [f"{count} pictures, {len(found.classes)} classes; model {model['model'] if model else ''}."]
+    lines = [f"{counted(count, 'picture')}, {len(found.classes)} classes; model {model['model'] if model else ''}."]
     if found.pictures.ignored:
         some = ", ".join(found.pictures.ignored[:3])
-        lines.append(f"{len(found.pictures.ignored)} other files are no pictures and were left out: {some}")
+        lines.append(f"left out: {counted(len(found.pictures.ignored), 'file')} of another kind, such as {some}")
     if left_out := found.embedded.about["data"]["left_out"]:
-        them = "1 picture can't be read and was" if left_out == 1 else f"{left_out} pictures can't be read and were"
-        lines.append(f"{them} left out.")
+        lines.append(f"left out: {counted(left_out, 'picture')} that can't be read")
     if count < FEW:
         lines.append(
             f"Fewer than {FEW} pictures: there is little to adapt to. Expect few changes, for better or worse."
         )
     lines += ["", *class_lines(found), ""]
     if review:
-        lines.append(f"{review} pictures are for you to look at; the other {count - review} have a label.")
+        lines.append(f"For you to look at: {counted(review, 'picture')}. The other {count - review} have a label.")
     return lines
 
 
@@ -229,5 +231,5 @@ def trust_lines(found: Labelling, change: Change | None = None) -> list[str]:
         return closing_lines(found.method, findings, ASK, "labels")
     findings = {"": Finding(change.changed, change.pictures, change.says)}
     left_out = f", {change.unknown} could not be told" if change.unknown else ""
-    answered = f"By {change.answered} answers{left_out}, accuracy changed by {change}."
+    answered = f"By {counted(change.answered, 'answer')}{left_out}, accuracy changed by {change}."
     return [answered, *closing_lines(found.method, findings, "--ask with more pictures tells more", "labels")]

@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from clip_tca.core.checks import check_whole
+from clip_tca.core.checks import check_whole, not_among
 from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.datasets.registry import BENCHMARKS
 from clip_tca.results.schema import FORMATS, METRICS, check_metrics
@@ -21,7 +21,8 @@ from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 TABLES = (".csv", ".parquet", ".json")
 """How the name of a table of pictures may end."""
-SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
+SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".txt": "table"}
+"""How the name of a result may end, and the format that means."""
 
 COLUMNS = ("image_column", "label_column", "domain_column")
 DATA = ("data_dir", "hub_id", "revision", *COLUMNS, "domains", "corruptions", "severities", "corrupt")
@@ -31,9 +32,7 @@ def dataset(text: str) -> str:
     """A data set's name, or a file of stored embeddings."""
     if text in DATASETS or text.endswith(".safetensors"):
         return text
-    raise argparse.ArgumentTypeError(
-        f"{text!r}; allowed are {', '.join(DATASETS)} and FILE.safetensors (stored embeddings)"
-    )
+    raise argparse.ArgumentTypeError(not_among(text, [*DATASETS, "FILE.safetensors (stored embeddings)"]))
 
 
 def embeddings(text: str) -> str:
@@ -129,12 +128,14 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
 
 def add_method(group: argparse._ArgumentGroup) -> None:
     """Options of the adapters."""
-    group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source; adanpc: neighbours; clipartt: classes")
+    group.add_argument(
+        "--k", metavar="N|auto", help="images that linear-tca aligns to, or the k of another method (default: auto)"
+    )
     group.add_argument(
         "--shares",
         metavar="FILE|NAME",
-        help="how frequent the classes are: a file with a number for each (lines, NAME,NUMBER lines or JSON), which "
-        "gains most; estimated (default), uniform, predicted, global or oracle (uses true labels)",
+        help="how frequent the classes are: a file with a number for each class (lines of NUMBER or NAME,NUMBER, or "
+        "JSON), or estimated (default), uniform, predicted or global; eval also takes oracle, which uses true labels",
     )
     group.add_argument("--solver", help="monge, coral, gradient or mean")
     group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
@@ -191,7 +192,8 @@ def add_output(command: argparse.ArgumentParser) -> None:
     """Format and file of the result, and which measures its table shows."""
     group = command.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, help="default: table; with --output, by the file's suffix")
-    group.add_argument("--output", "-o", metavar="FILE", help="also write to this file; whole or not at all")
+    group.add_argument("--output", "-o", metavar="FILE", help=f"also write to this file: {', '.join(SUFFIXES)}")
+    group.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     columns = (
         "columns of the table; one measure is shown by domain, several as averages; repeatable, or between commas: "
         f"{', '.join(METRICS)} (default: accuracy)"
@@ -264,6 +266,19 @@ def check_new(output: str | None, overwrite: bool, option: str = "output") -> No
         raise ValueError(f"{option}: {path} exists; name another file, or add --overwrite")
 
 
+def check_result(options: argparse.Namespace) -> None:
+    """Raise ValueError, before any work, if :func:`deliver` could not write to ``--output``."""
+    path = None if options.output is None else locate(options.output)
+    if path is not None and options.format is None and path.suffix.lower() not in SUFFIXES and _is_file(path):
+        raise ValueError(f"output: {path}; its name must end with {', '.join(SUFFIXES)}, or give --format")
+    check_new(options.output, options.overwrite)
+
+
+def _is_file(path: Location) -> bool:
+    """Whether it is a file, or would be one: not a pipe or a device."""
+    return path.is_file() or not path.exists()
+
+
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
     """Print the result in the requested format; with ``--output`` write that to the file, and print the table."""
     from clip_tca.core.files import write_text
@@ -273,4 +288,4 @@ def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
         return
     path = locate(options.output)
     write_text(path, text(options.format or SUFFIXES.get(path.suffix.lower(), "table")))
-    sys.stdout.write(text("table"))
+    sys.stdout.write(f"{text('table')}\nwritten: {path}\n")

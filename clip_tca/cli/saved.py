@@ -22,7 +22,7 @@ def compare(options: argparse.Namespace) -> int:
     from clip_tca.results.rendering import as_json, render_tables
     from clip_tca.results.table import comparison
 
-    shared.check_output(options.output)
+    shared.check_result(options)
     records = read_all(options.record)
 
     def text(output_format: str) -> str:
@@ -55,7 +55,7 @@ def report(options: argparse.Namespace) -> int:
     shared.check_output(options.output)
     text = page(read(options.results))
     write_text(locate(options.output), text)
-    print(f"written: {options.output} ({len(text.encode()) / 1e6:.1f} MB)")
+    print(f"written: {options.output} ({len(text.encode()) / 1000:,.0f} kB)")
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.base import class_log, silenced
+from clip_tca.adapters.base import class_log, silenced, warnings_about
 from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.core.checks import check_whole, one_of
 from clip_tca.core.device import choose_device
@@ -219,7 +219,7 @@ class Measurement:
         g, (embeddings, all_labels) = self.runs.classifier, self.runs.embedded.data.domains[domain]
         labels = all_labels[draw.seen]
         z, logits = (embeddings[draw.seen].to(g.device), None) if base is None else (base.z, base.logits)
-        with PeakMemory(g.device) as memory:
+        with PeakMemory(g.device) as memory, warnings_about(domain):
             prediction = predict(spec, g, z, labels.to(g.device), self.runs.setting, draw.sizes, logits)
         of_base = (0.0, None, False) if base is None else (base.seconds, base.memory, base.embeds)
         cost = Cost(len(labels), prediction.adapting, prediction.predicting, memory.peak, *of_base)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from clip_tca.core.checks import visible
+from clip_tca.core.checks import counted, visible
 from clip_tca.explanation import (
     LABELLED,
     NO_LABELS,
@@ -58,7 +58,7 @@ def explain_record(record: EvaluationRecord) -> list[str]:
         mine = [gain for found in by_domain.values() if (gain := found[method["name"]])]
         up, down = (sum(gain.says == outcome for gain in mine) for outcome in ("gain", "loss"))
         if mine:
-            mean = f"{fmean(gain.points for gain in mine):+.2f} points on average over {len(mine)} domains"
+            mean = f"{fmean(gain.points for gain in mine):+.2f} points on average over {counted(len(mine), 'domain')}"
             summary.append(f"{method['name']}: {mean}; beyond chance it gained in {up} and lost in {down}.")
     missing = "The record has no zero-shot row, so gains are not known; evaluate with --method zero-shot too."
     notes = [CONSERVATIVE, "No diagnosis in it: only adapters have one, in the setting transductive."]

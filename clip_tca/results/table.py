@@ -155,7 +155,7 @@ def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
     what, head = "Measures, averaged over domains,", [METRICS[metric].title for metric in metrics]
     if by_domain:
         what, seen = "Accuracy (%)" if is_accuracy else head[0], {_seen(record) for record in records}
-        head = [f"{domain} (seen)" if seen == {domain} else domain for domain in domains]
+        head = [f"{domain} (seen)" if domain in seen else domain for domain in domains]
         head += ["average", *tenth, "gain" if is_accuracy else "change"]
     title, sections = [], []
     notes = [COST] if any(METRICS[metric].overall for metric in metrics) else []
@@ -229,7 +229,14 @@ def headline(record: EvaluationRecord) -> str | None:
         return f"{name} neither gains nor loses against zero-shot{where}: {after:.2f}."
     if after < before:
         return f"{name} loses {points} against zero-shot{where}: {change}"
-    return f"{name} gains {points} over zero-shot{where}, without labels: {change}"
+    how = "with the class shares that were given" if name in given_shares(record) else "without labels"
+    return f"{name} gains {points} over zero-shot{where}, {how}: {change}"
+
+
+def given_shares(record: EvaluationRecord) -> list[str]:
+    """The methods that were told how frequent the classes are, by ``--shares FILE``."""
+    told = [(method["name"], method["parameters"].get("shares")) for method in record["methods"]]
+    return [name for name, shares in told if isinstance(shares, (list, dict))]
 
 
 # -- other tables ------------------------------------------------------------------------------------------------------
@@ -297,7 +304,7 @@ def _suite(title: str, records: list[EvaluationRecord]) -> EvaluationRecord:
     data: DataInfo = {**first["data"], "domains": {}, "differences": [], "ignored": [], "left_out": 0}
     data["origin"] = {"corrupt": first["data"]["origin"].get("corrupt")}
     for record in records:
-        name, about = _set_name(record), record["data"]
+        name, about = f"{_set_name(record)}{' (seen in part)' if _seen(record) else ''}", record["data"]
         data["domains"][name] = {"images": sum(domain["images"] for domain in about["domains"].values())}
         data["differences"] += [f"{name}: {difference}" for difference in about["differences"]]
         data["left_out"] += about["left_out"]
@@ -350,6 +357,8 @@ def note_lines(record: EvaluationRecord) -> list[str]:
         notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
     if any(_in_batches(method, record) for method in record["methods"]):
         notes.append(f"in batches: the method sees {record['batch_size']} images at a time, not the whole domain.")
+    if told := given_shares(record):
+        notes.append(f"Class shares were given (--shares): {', '.join(told)}.")
     for method in record["methods"]:
         if tuned := method.get("tuned_on_test"):
             notes.append(f"authors tuned on test data: {method['name']}: {tuned}.")

@@ -226,4 +226,4 @@ def test_a_broken_picture_is_named_and_skipped_if_told(folder, tmp_path, capsys)
     assert "broken.jpg: not an image that Pillow can read" in err
     assert main([*words, "--skip-bad"]) == 0
     assert "2 pictures, 3 classes" in (out := capsys.readouterr().out)
-    assert "2 pictures can't be read and were left out." in out
+    assert "left out: 2 pictures that can't be read" in out

@@ -204,3 +204,16 @@ def test_a_domain_that_the_bundled_model_was_trained_on_is_marked(model, head, r
     table = accuracy_table({**record, "dataset": "pacs", "model": {**MODEL, "model": model}})
     assert head in table.head
     assert any("seen these pictures in training" in note for note in table.notes) == (model == "demo")
+    other = {**record, "dataset": "pacs", "model": {**MODEL, "model": "other"}}
+    (both, *_) = comparison({"a": {**record, "dataset": "pacs", "model": {**MODEL, "model": model}}, "b": other})
+    assert head in both.head
+
+
+def test_a_table_says_where_class_shares_were_given():
+    methods = ["zero-shot", "linear-tca"]
+    given = clip_tca.evaluate("synthetic", methods=methods, options={"shares": [1.0] * 6})
+    for record, told in ((given, True), (clip_tca.evaluate("synthetic", methods=methods), False)):
+        text = render(record)
+        assert ("with the class shares that were given" in text) == told
+        assert ("Class shares were given (--shares): linear-tca." in text) == told
+        assert ("without labels" in text) != told
