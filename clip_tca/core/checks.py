@@ -84,11 +84,14 @@ def choices(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
 def one_line(reason: object) -> str:
     """The message of an error in one line, for another error; its class if it has none.
 
-    A long one ends after a whole word, with an ellipsis; a word is never cut, and the first is always there.
+    A long one ends with its last whole sentence, or if the first is too long, after a whole word with an ellipsis.
     """
     words = str(reason).split() or [type(reason).__name__]
     kept = max((i for i in range(1, len(words) + 1) if len(" ".join(words[:i])) <= LONGEST_REASON), default=1)
-    return " ".join(words[:kept]) + (" …" if kept < len(words) else "")
+    if kept == len(words):
+        return " ".join(words)
+    sentences = max((i for i in range(1, kept + 1) if words[i - 1].endswith(".")), default=0)
+    return " ".join(words[:sentences]) or " ".join(words[:kept]) + " …"
 
 
 def counted(number: int, noun: str, form: str = "") -> str:
