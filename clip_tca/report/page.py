@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clip_tca.explanation import SAID
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.report.records import Run, Sources
 from clip_tca.report.templating import Cell, Grid, from_table, grid, render, signed
@@ -32,12 +33,11 @@ Panel = dict[str, Any] | str
 
 def headline(run: Run) -> dict[str, Any] | None:
     """Zero-shot and the best method without labels, whatever it gained or lost; None where there is no such method."""
-    label_free = [method for method in run.methods if method not in run.oracles]
-    if not label_free or run.no_comparison:
+    if run.no_comparison or (best := run.methods[0]) in run.oracles:
         return None
-    best = max(label_free, key=run.accuracy)
     gains, paired = [run.gain(best, domain) for domain in run.domains], average_gain(run.record["rows"], best)
-    return {"best": best, "gain": run.gain(best), "gains": gains, "interval": paired.interval if paired else None}
+    found = {"best": best, "gain": run.gain(best), "gains": gains, "interval": None}
+    return found | ({"interval": paired.interval, "verdict": SAID[paired.says]} if paired else {})
 
 
 def accuracy(run: Run) -> Panel:
@@ -171,10 +171,10 @@ def cost(run: Run) -> Panel:
 PANELS: list[tuple[str, str, Callable[[Run], Panel]]] = [
     ("accuracy", "Accuracy", accuracy),
     ("gains", "Gains by domain", gains),
+    ("examples", "Examples of changed predictions", examples),
     ("classes", "Classes that gained and lost", classes),
     ("confusion", "Confusion before and after", confusion),
     ("calibration", "Calibration and other measures", calibration),
-    ("examples", "Examples of changed predictions", examples),
     ("cost", "Cost", cost),
     ("setup", "How it was run", lambda _: {}),
 ]

@@ -16,7 +16,16 @@ from markupsafe import Markup
 
 from clip_tca.core.checks import counted, visible
 from clip_tca.results.schema import PROTOCOLS
-from clip_tca.results.table import Table, has_batches, head_line, model_line, note_lines, prompt_line, stream_words
+from clip_tca.results.table import (
+    Table,
+    dataset_name,
+    has_batches,
+    head_line,
+    model_line,
+    note_lines,
+    prompt_line,
+    stream_words,
+)
 
 TEMPLATES = Path(__file__).with_name("templates")
 ORACLE = "(oracle"  # the mark behind the name of every method that uses true labels
@@ -117,7 +126,7 @@ ENVIRONMENT = Environment(
 )
 ENVIRONMENT.filters |= {f.__name__: f for f in (signed, described, data_uri, thumbnail)}
 ENVIRONMENT.filters["counted"] = partial(counted, form=",")
-WORDS = (has_batches, head_line, model_line, note_lines, prompt_line, stream_words)
+WORDS = (dataset_name, has_batches, head_line, model_line, note_lines, prompt_line, stream_words)
 ENVIRONMENT.globals |= {"zip": zip, "PROTOCOLS": PROTOCOLS, **{f.__name__: f for f in WORDS}}
 
 
