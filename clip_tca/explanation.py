@@ -29,7 +29,7 @@ WIDTH = 100
 MOST_CLASSES = 12  # in the table of classes
 SAID: dict[Verdict | Outcome | None, str] = {
     "little effect": "little effect: almost no prediction changed.",
-    "can't tell": "can't tell without labels: it helps on most data sets and hurts on some, and only labels show which.",
+    "can't tell": "can't tell without labels: it helps on most data sets and hurts on some; only labels show which.",
     "likely loss": "likely a loss: the images it aligned to have other class frequencies than the predictions.",
     "gain": "a gain beyond chance, by the labels.",
     "loss": "a loss beyond chance, by the labels.",

@@ -1,4 +1,4 @@
-"""What all adapters share: fit, partial_fit, transform, logits, predict, save, load, and scikit-learn's contract.
+"""What all adapters share: fit, partial_fit, transform, logits, predict, saving, and scikit-learn's contract.
 
 An adapter *observes* embeddings, which is cheap, and *solves* for its map from what it has observed. ``fit`` forgets
 what came before, observes everything and solves. ``partial_fit`` observes a batch of a stream, and solves if a
@@ -26,6 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
@@ -348,22 +349,59 @@ class Adapter(ABC):
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Location) -> None:
-        """Write options, classifier and everything learned to one safetensors file; a stream can go on from it."""
+        """Write options, classifier and everything learned to one safetensors file; a stream can continue from it."""
         from clip_tca.adapters.state import save_adapter
 
         self._require_fitted()
         self._settle()
         save_adapter(self, path)
 
-    @classmethod
-    def load(cls: type[A], path: str | Location, device: str | torch.device | None = None) -> A:
-        """Read what :meth:`save` wrote, classifier included, onto ``device`` (default: the CPU)."""
-        from clip_tca.adapters.state import load
+    def save_pretrained(
+        self, folder: str | Path, *, model: str | None = None, data: str | None = None, results: str | None = None
+    ) -> None:
+        """Write a folder for the Hugging Face hub: the state, ``config.json`` and a model card (``README.md``).
 
-        adapter = load(path, device, cls)
+        Args:
+            folder: It is made if it does not exist.
+            model: The model that made the embeddings, for the card.
+            data: The data that the adapter was fitted to, for the card.
+            results: Figures for the card, in Markdown, such as ``clip_tca.render(record, "markdown")``.
+        """
+        from clip_tca.adapters.state import save_folder
+
+        self._require_fitted()
+        save_folder(self, folder, model=model, data=data, results=results)
+
+    def push_to_hub(
+        self,
+        hub_id: str,
+        *,
+        model: str | None = None,
+        data: str | None = None,
+        results: str | None = None,
+        private: bool = False,
+    ) -> str:
+        """Upload the files of :meth:`save_pretrained` to the hub as ``OWNER/NAME``, and return their address.
+
+        You have to be logged in (``hf auth login``). The state holds a sample of the embeddings; they become public
+        unless the model is ``private``.
+        """
+        from clip_tca.adapters.state import push
+
+        self._require_fitted()
+        return push(self, hub_id, private, model=model, data=data, results=results)
+
+    @classmethod
+    def from_pretrained(
+        cls: type[A], source: str | Location, device: str | torch.device | None = None, *, revision: str | None = None
+    ) -> A:
+        """Read a saved adapter of this class, as :func:`clip_tca.from_pretrained` reads one of any class."""
+        from clip_tca.adapters.state import load, state_file
+
+        adapter = load(state_file(source, revision), device, cls)
         if not isinstance(adapter, cls):
             kind = type(adapter).__name__
-            raise ValueError(f"{path}: holds a {kind}, not a {cls.__name__}; use {kind}.load or clip_tca.load")
+            raise ValueError(f"{source}: holds a {kind}, not a {cls.__name__}; use clip_tca.from_pretrained")
         return adapter
 
     # -- scikit-learn's contract ---------------------------------------------------------------------------------------

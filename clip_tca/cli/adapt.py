@@ -90,7 +90,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--batch-size", type=shared.positive, default=128, metavar="N", help="of --online (default: 128)"
     )
     group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
-    group.add_argument("--load-state", metavar="FILE", help="fit nothing: use an adapter that --save-state saved")
+    group.add_argument("--load-state", metavar="FILE", help="fit nothing: use a saved adapter (file, folder or hub id)")
     group.add_argument("--fit-only", action="store_true", help="write no output, only --save-state")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     group.add_argument(
@@ -181,12 +181,12 @@ def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Ada
 
     names = None if options.class_names is None else list(read_classes(locate(options.class_names)).values())
     if options.load_state is not None:
-        from clip_tca.adapters.state import load
+        from clip_tca.adapters.state import load, state_file
         from clip_tca.core.files import sha256
 
         _leave_out(options, "--load-state has its own classifier", "text", "head", *CLASSIFIER)
         _leave_out(options, "--load-state has its own options", *METHOD)
-        path = locate(options.load_state)
+        path = state_file(options.load_state)
         adapter = load(path, device)
         about = {"file": path.name, "sha256": sha256(path), "classes": adapter.classifier.n_classes}
         given = GivenClassifier(adapter.classifier, about, kind="state")

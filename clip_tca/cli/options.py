@@ -225,7 +225,7 @@ def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 def check_inputs(options: argparse.Namespace) -> None:
     """Raise, before torch is imported, for a file of this machine that is not there, or for a k that is none."""
     named = vars(options)
-    for name in ("dataset", "data_dir", "text", "head", "labels", "class_names", "load_state", "state"):
+    for name in ("dataset", "data_dir", "text", "head", "labels", "class_names"):
         path = named.get(name)
         if path and path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
             raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file or folder; check its name")

@@ -64,26 +64,25 @@ def add_explain(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Explain a saved adapter, as adapter.explain() does, or a JSON record of clip-tca eval --output FILE.json."
     )
-    command.add_argument("file", metavar="STATE|RESULT", help="saved state (safetensors) or record (JSON)")
+    command.add_argument("file", metavar="STATE|RESULT", help="saved state (file, folder or hub id) or record (JSON)")
     command.set_defaults(run=explain)
 
 
 def explain(options: argparse.Namespace) -> int:
     """Print a saved adapter or a record in plain words, and whether adaptation can be trusted."""
     path = locate(options.file)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give a saved state or a record of clip-tca eval --output")
-    with path.open("rb") as file:
-        is_record = file.read(64).lstrip().startswith(b"{")
-    if is_record:
-        from clip_tca.results.explanation import explain_record
-        from clip_tca.results.record import read
+    if path.is_file():
+        with path.open("rb") as file:
+            is_record = file.read(64).lstrip().startswith(b"{")
+        if is_record:
+            from clip_tca.results.explanation import explain_record
+            from clip_tca.results.record import read
 
-        print("\n\n".join("\n".join(explain_record(record)) for record in read(path)))
-        return 0
-    from clip_tca.adapters.state import load
+            print("\n\n".join("\n".join(explain_record(record)) for record in read(path)))
+            return 0
+    from clip_tca.adapters.state import from_pretrained
 
-    print(load(path).explain())
+    print(from_pretrained(options.file).explain())
     return 0
 
 
@@ -93,7 +92,7 @@ def add_export(command: argparse.ArgumentParser) -> None:
         "Fold a saved LinearTCA or ConditionalTCA into a linear classifier: .onnx (needs the onnx extra), "
         "or .safetensors with weight and bias for torch.nn.Linear."
     )
-    command.add_argument("state", metavar="STATE", help="what --save-state or an adapter's save wrote")
+    command.add_argument("state", metavar="STATE", help="saved state: a file of --save-state, a folder or a hub id")
     command.add_argument("--output", "-o", required=True, metavar="FILE", help="ends with .onnx or .safetensors")
     command.set_defaults(run=export)
 
@@ -103,9 +102,9 @@ def export(options: argparse.Namespace) -> int:
     shared.check_output(options.output)
     shared.check_inputs(options)
     from clip_tca.adapters.export import export as write
-    from clip_tca.adapters.state import load
+    from clip_tca.adapters.state import from_pretrained
 
-    head = load(locate(options.state)).folded()
+    head = from_pretrained(options.state).folded()
     write(head, locate(options.output))
     classes, dim = head.weight.shape
     unit = "of any length, which the model scales" if options.output.endswith(".onnx") else "of unit length"
