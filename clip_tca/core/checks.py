@@ -24,15 +24,18 @@ def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
         raise ValueError(f"{name}: {not_among(value, list(map(str, allowed)))}")
 
 
-def not_among(value: Any, allowed: Sequence[str]) -> str:
-    """What to say of a value that is not allowed: the one that was probably meant, and those that are allowed."""
+def not_among(value: Any, allowed: Sequence[str], listed: Sequence[str] = ()) -> str:
+    """What to say of a value that is not allowed: the one that was probably meant, or those that are ``allowed``.
+
+    If there are many, they may be ``listed`` in another way.
+    """
     from difflib import get_close_matches
 
     meant = get_close_matches(str(value), allowed, 1)
     if meant and len(allowed) > MOST_LISTED:
         return f"{value!r}; did you mean {meant[0]}?"
     hint = f" (did you mean {meant[0]}?)" if meant else ""
-    return f"{value!r}{hint}; allowed are {', '.join(allowed)}"
+    return f"{value!r}{hint}; allowed are {', '.join(listed or allowed)}"
 
 
 def check_flag(name: str, value: Any) -> None:
