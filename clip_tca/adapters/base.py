@@ -5,10 +5,10 @@ what came before, observes everything and solves. ``partial_fit`` observes a bat
 solution is due:
 
 * with ``refresh=N``, after every N new images;
-* with ``refresh="auto"``, when the number of images has doubled since the last solution (for ConditionalTCA, grown by
-  half; when there are six times as many, once the sample that is kept is full), or as soon as the map overrules g on
-  far more images of a class than before, as it does when a stream comes to a new class. The solutions of an even
-  stream cost about three fits.
+* with ``refresh="auto"``, when the number of images has doubled since the last solution (ConditionalTCA: grown by
+  half; once its sample is full, grown sixfold), or as soon as the map changes far more predictions of a class than
+  before, which happens when a stream reaches a new class. For an even stream, all solutions together cost about three
+  fits.
 
 ``solve`` solves at once: call it at the end of a stream to get what ``fit`` gives for all of its images. Everything
 else only reads.
@@ -42,20 +42,20 @@ from clip_tca.core.tensors import unit as unit_rows
 
 log = logging.getLogger("clip_tca.adapters")
 class_log = log.getChild("classes")
-"""About single classes: silent in an evaluation, whose record tells ``clip-tca explain`` the same."""
+"""Warnings about single classes. An evaluation silences them, because its record holds the same facts."""
 
 A = TypeVar("A", bound="Adapter")
 GivenShares = Sequence[float] | Mapping[str, float] | Tensor | np.ndarray
 Shares = Literal["estimated", "uniform", "predicted", "global", "oracle"] | GivenShares
 
 ROWS_AT_ONCE = 1024
-"""Rows adapted at a time: few enough to stay in the processor's cache between one step and the next."""
+"""Rows adapted at a time: few enough to stay in the processor's cache."""
 CHECKED_IMAGES, MOST_CHECKED = 16, 256
-"""New images of a stream after which it is checked whether the map still fits them, and how many of a batch are."""
+"""How many new images of a stream trigger a check that the map still fits, and how many of a batch are checked."""
 
 
 class NotFittedError(ValueError, AttributeError):
-    """An adapter is used before it has seen anything."""
+    """An adapter was used before it was fitted."""
 
 
 @contextmanager
@@ -121,7 +121,7 @@ class Adapter(ABC):
             check_flag("normalize", self.normalize)
         if self.classifier.normalize and self.normalize is False:
             raise ValueError(
-                "normalize: false, but the classifier scales rows to unit length; leave it out, or take a "
+                "normalize: False, but the classifier scales rows to unit length; leave it out, or use a "
                 "LinearClassifier without normalize=True"
             )
         check_whole("refresh", self.refresh, also="auto")
@@ -167,20 +167,20 @@ class Adapter(ABC):
         labels: Tensor | np.ndarray | list[int] | None = None,
         logits: Tensor | np.ndarray | None = None,
     ) -> A:
-        """Adapt to all test embeddings ``z`` ``(n, d)`` at once; an earlier fit is forgotten.
+        """Adapt to all test embeddings ``z`` ``(n, d)`` at once, and forget an earlier fit.
 
         Args:
             z: Unlabeled test embeddings: a tensor, an array or anything else that
                 :func:`clip_tca.core.conversion.as_array` takes; or an iterable of batches, which need not fit in memory
                 together.
             y: Ignored; here for scikit-learn's pipelines.
-            labels: True classes. Only ``shares="oracle"`` looks at them; everything else drops them here.
-            logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+): certainty is judged by
-                them instead of the classifier's.
+            labels: True classes, for ``shares="oracle"`` only; everything else ignores them.
+            logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+), used instead of the
+                classifier's to judge certainty.
         """
         batches = is_batches(z)
         if batches and (labels is not None or logits is not None):
-            raise ValueError("embeddings: an iterable of batches goes without labels and logits; give one matrix")
+            raise ValueError("embeddings: labels and logits need one matrix, not an iterable of batches")
         observed, device, seen = None, None, 0
         for batch in z if batches else [z]:
             rows = self._checked(batch, device)
@@ -207,7 +207,7 @@ class Adapter(ABC):
     ) -> A:
         """Add the next images of a stream, ``(n, d)`` with n ≥ 1, and solve if a solution is due.
 
-        Everything seen so far counts the same. ``y`` is ignored; ``logits`` are as in :meth:`fit`.
+        All images seen so far have the same weight. ``y`` is ignored; ``logits`` are as in :meth:`fit`.
         """
         rows = self._checked(batch, self._device)
         scores = None if logits is None else self._checked_logits(logits, rows)
@@ -286,7 +286,7 @@ class Adapter(ABC):
     # -- using ---------------------------------------------------------------------------------------------------------
 
     def transform(self, z: Array, *, unit: bool = False) -> Array:
-        """Adapted embeddings ``(n, d)``, in the dtype of ``z``; with ``unit`` of length one, as an index wants them."""
+        """Adapted embeddings ``(n, d)``, in the dtype of ``z``; with ``unit`` scaled to length one, as for an index."""
         moved = self._applied(z, self._move)[0]
         return like((unit_rows(moved) if unit else moved).to(to_tensor(z).dtype), z)
 
@@ -325,7 +325,7 @@ class Adapter(ABC):
         return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=self._scales)
 
     def explain(self) -> str:
-        """Explain in words what was learned and whether to trust it, as ``clip-tca explain`` does."""
+        """Explain what was learned and whether to trust it, in words and then in figures (``clip-tca explain``)."""
         from clip_tca.adapters.diagnosis import diagnose
         from clip_tca.explanation import explanation
 
@@ -524,7 +524,7 @@ def share_vector(shares: Any, classifier: LinearClassifier) -> Tensor:
     if isinstance(shares, dict):
         given = dict(zip(classifier.numbers_of(shares, "shares"), shares.values(), strict=True))
         if missing := [name for i, name in enumerate(classifier.class_names()) if i not in given]:
-            raise ValueError(f"shares: none for {missing[0]!r}; name every class, absent ones with 0")
+            raise ValueError(f"shares: none for {missing[0]!r}; give every class a number, absent ones 0")
         shares = [given[i] for i in range(c)]
     values = shares.reshape(-1).tolist() if isinstance(shares, (Tensor, np.ndarray)) else list(shares)
     if len(values) != c:

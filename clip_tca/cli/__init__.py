@@ -21,20 +21,17 @@ from clip_tca.core.version import __version__
 COMMANDS = {
     "label": ("label.add", "label pictures that have no labels"),
     "app": ("app.add", "label pictures on a local web page"),
-    "eval": ("eval.add", "accuracy before and after adaptation"),
+    "eval": ("eval.add", "measure accuracy before and after adaptation"),
     "adapt": ("adapt.add", "adapt embeddings from files of any size"),
-    "explain": (
-        "saved.add_explain",
-        "in plain words: the shift, the pseudo-source, what changed, gains and their intervals",
-    ),
-    "report": ("saved.add_report", "JSON records as one HTML page"),
-    "study": ("study.add", "the paper's figures and analyses, on any data set"),
-    "compare": ("saved.add_compare", "several JSON records in one table"),
-    "export": ("saved.add_export", "a saved state as ONNX or as a linear layer"),
+    "explain": ("saved.add_explain", "explain a result or a saved adapter in words"),
+    "report": ("saved.add_report", "write results as one HTML page"),
+    "study": ("study.add", "repeat the paper's figures and analyses on any data set"),
+    "compare": ("saved.add_compare", "print several results in one table"),
+    "export": ("saved.add_export", "write a saved adapter as ONNX or as a linear layer"),
     "methods": ("eval.add_methods", "list the methods of eval"),
-    "embed": ("embed.add", "encode images into the embedding store"),
-    "data": ("data.add", "data sets: list, get, check"),
-    "cache": ("cache.add", "the embedding store: path, clear"),
+    "embed": ("embed.add", "encode images once and keep the embeddings"),
+    "data": ("data.add", "list, download and check data sets"),
+    "cache": ("cache.add", "locate or clear the stored embeddings"),
 }
 """Where the options of each command are added, and what it does, as ``--help`` lists them."""
 
@@ -83,7 +80,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Stderr(logging.Handler):
-    """Log lines on stderr, each printed once; of the warnings that adapters log for every fit, the first."""
+    """Print warnings on stderr, each once, even if an adapter logs it for every fit with other numbers."""
 
     def __init__(self) -> None:
         """Handle warnings and errors."""
@@ -103,7 +100,7 @@ class Stderr(logging.Handler):
 
 
 def print_warnings() -> None:
-    """Print our warnings on stderr; those of libraries, which we turn into errors or know to be harmless, are not."""
+    """Print our warnings on stderr, and not those of libraries, which are harmless or become errors of ours."""
     ours = logging.getLogger("clip_tca")
     ours.handlers = [handler for handler in ours.handlers if not isinstance(handler, Stderr)] + [Stderr()]
     if not logging.getLogger().handlers:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("clip_tca")
 
-ASK = "--labels FILE, or clip-tca label --ask 40 with the pictures, tells what adaptation gained or lost"
+ASK = "with --labels FILE, or clip-tca label --ask 40 on the pictures, you learn what adaptation gained or lost"
 METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
 
 CLASSIFIER = ("text_column", "scale", "model", "pretrained")
@@ -40,8 +40,8 @@ TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or w
 With --head FILE.safetensors (tensors weight and bias) embeddings are features as that layer takes them, not scaled.
 A state of --load-state has its own classifier, and needs neither.
 
-The output has the format and the shard names of the input. A run that was killed goes on where it was when the same
-command is given again; what is finished is not written again."""
+The output has the format and the shard names of the input. If a run is killed, the same command continues where it
+stopped; finished shards are not written again."""
 
 
 def add(command: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from clip_tca.core.checks import counted
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    command.description = "Encode images and prompts once; eval then takes them from the store."
+    command.description = "Encode images and prompts once. Later runs of eval read the embeddings from the store."
     shared.add_data(command)
     shared.add_model(command)
     shared.add_prompts(command)
@@ -22,7 +22,7 @@ def add(command: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="encode on this Ray cluster; without an address on all GPUs or cores of this machine",
+        help="encode on this Ray cluster, or without an address on all GPUs or cores of this machine",
     )
     shared.add_quiet(command)
     command.set_defaults(run=run)
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     for name, (z, _) in data.domains.items():
         print(f"{about['dataset']}/{name}: {counted(len(z), 'image')}, {z.shape[1]} dimensions")
     cost = about["cost"]
-    print(f"{cost['encoded_images']} encoded in {cost['encoding_seconds']:.1f} s, the rest was in the store")
+    print(f"{cost['encoded_images']} encoded in {cost['encoding_seconds']:.1f} s; the others were in the store")
     if options.output is not None:
         prompts = about["prompts"]["name"] if about["prompts"] else options.prompts or "single"
         data.save(options.output, f"text.{prompts}")

@@ -69,7 +69,9 @@ def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: b
     stored = "FILE.safetensors; or with --text a file or folder of embeddings" if foreign else "FILE.safetensors"
     kind = embeddings if foreign else dataset
     add("--dataset", required=required, type=kind, help=f"{', '.join(DATASETS)} or {stored}")
-    add("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: that of data get")
+    add(
+        "--data-dir", metavar="DIR", help="folder of the images, in any public layout (default: where data get puts it)"
+    )
     add("--hub-id", metavar="ID", help="data set on the hub, a saved data set, or Parquet")
     add("--revision", help="commit or tag on the hub")
     for what in ("image", "label", "domain"):
@@ -77,7 +79,7 @@ def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: b
     add("--domain", dest="domains", action="append", metavar="NAME", help="only this domain; repeatable")
     corruptions = "only this corruption of cifar10-c, …; repeatable (default: the 15 common ones)"
     add("--corruption", dest="corruptions", action="append", metavar="NAME", help=corruptions)
-    levels = "of corruptions; repeatable (default: 5)"
+    levels = "severity of the corruption; repeatable (default: 5)"
     add("--severity", dest="severities", action="append", type=positive, metavar="1..5", help=levels)
     add("--corrupt", metavar="NAME:SEVERITY", help="corrupt the images first, such as gaussian_noise:3")
     if foreign:
@@ -103,7 +105,9 @@ def add_model(command: argparse.ArgumentParser) -> None:
     add("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
     add("--skip-bad", action="store_true", default=None, help="continue without images that can't be read")
     add("--no-cache", action="store_true", help="neither read nor write the embedding store")
-    workers = "processes that decode images (default: cores, at most 8; half on a CPU)"
+    workers = (
+        "processes that decode images (default: the number of cores, half of it for a model on the CPU, at most 8)"
+    )
     add("--workers", type=int, metavar="N", help=workers)
 
 
@@ -113,17 +117,21 @@ def add_prompts(command: argparse.ArgumentParser, class_names: bool = True) -> N
     group.add_argument(
         "--prompts",
         metavar="NAME|FILE",
-        help="single, watt, clip80; of the data set: clip (OpenAI's), coop; a file of templates; a .json file of "
-        "descriptions of each class (default: single)",
+        help="single, watt, clip80; clip (OpenAI's) or coop if the data set has them; a file of templates; a .json "
+        "file of descriptions of each class (default: single)",
     )
-    names = "default: clean; raw in --protocol watt; of a model with its own head, a file names all outputs"
+    names = (
+        "default: clean; raw with --protocol watt; for a model with its own head, a file with a name for each output"
+    )
     if class_names:
         group.add_argument("--class-names", metavar="raw|clean|FILE", help=names)
 
 
 def add_quiet(command: argparse.ArgumentParser) -> None:
     """Whether progress is shown."""
-    command.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr; results and warnings stay")
+    command.add_argument(
+        "--quiet", "-q", action="store_true", help="show no progress; results and warnings are still printed"
+    )
 
 
 def add_method(group: argparse._ArgumentGroup) -> None:
@@ -181,7 +189,7 @@ def read_shares(path: Location) -> list[float] | dict[str, float]:
             return [float(number) for (number,) in lines]
         return {name.strip(): float(number) for name, number in lines}
     except FileNotFoundError:
-        raise ValueError(f"shares: {path}: no such file; give one, or estimated, uniform or predicted") from None
+        raise ValueError(f"shares: {path}: no such file; give a file, or estimated, uniform or predicted") from None
     except (OSError, ValueError) as error:
         raise ValueError(
             f"shares: {path} can't be read ({error}); write a number for each class on its own line, or NAME,NUMBER"
@@ -191,11 +199,13 @@ def read_shares(path: Location) -> list[float] | dict[str, float]:
 def add_output(command: argparse.ArgumentParser) -> None:
     """Format and file of the result, and which measures its table shows."""
     group = command.add_argument_group("output")
-    group.add_argument("--format", choices=FORMATS, help="default: table; with --output, by the file's suffix")
+    group.add_argument(
+        "--format", choices=FORMATS, help="default: table; with --output, the one that fits the file name"
+    )
     group.add_argument("--output", "-o", metavar="FILE", help=f"also write to this file: {', '.join(SUFFIXES)}")
     group.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     columns = (
-        "columns of the table; one measure is shown by domain, several as averages; repeatable, or between commas: "
+        "measures to show: one by domain, several as averages; repeatable or separated by commas: "
         f"{', '.join(METRICS)} (default: accuracy)"
     )
     group.add_argument("--metric", action="extend", type=metrics, metavar="NAME", help=columns)
@@ -223,7 +233,7 @@ def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def check_inputs(options: argparse.Namespace) -> None:
-    """Raise, before torch is imported, for a file of this machine that is not there, or for a k that is none."""
+    """Raise, before torch is imported, if a local file does not exist or k is not a number."""
     named = vars(options)
     for name in ("dataset", "data_dir", "text", "head", "labels", "class_names"):
         path = named.get(name)

@@ -10,7 +10,7 @@ from clip_tca.core.remote import locate
 
 def add_compare(command: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
-    command.description = "Put the records that clip-tca eval --output FILE.json wrote into a table for each data set."
+    command.description = "Print the records of clip-tca eval --output FILE.json as one table for each data set."
     command.add_argument("record", nargs="+", help="JSON file")
     shared.add_output(command)
     command.set_defaults(run=compare)
@@ -37,12 +37,12 @@ def compare(options: argparse.Namespace) -> int:
 def add_report(command: argparse.ArgumentParser) -> None:
     """Add the options of ``report``."""
     command.description = (
-        "Put the records that clip-tca eval --output FILE.json and clip-tca study --output PREFIX wrote "
-        "into one self-contained HTML page: tables, gains, classes, confusion, examples (eval --examples N), figures."
+        "Write the records of clip-tca eval --output FILE.json and clip-tca study --output PREFIX as one HTML page: "
+        "tables, gains, classes, confusion, pictures (if eval had --examples N) and figures."
     )
-    files = "JSON file, or a folder: all .json files in it; a study's figure is read from beside it"
+    files = "JSON files, or folders of them; the figure of a study is read from the same folder"
     command.add_argument("results", nargs="+", metavar="RESULTS", help=files)
-    command.add_argument("--output", "-o", metavar="FILE", required=True, help="HTML file; whole or not at all")
+    command.add_argument("--output", "-o", metavar="FILE", required=True, help="HTML file; an existing one is replaced")
     command.set_defaults(run=report)
 
 
@@ -62,7 +62,7 @@ def report(options: argparse.Namespace) -> int:
 def add_explain(command: argparse.ArgumentParser) -> None:
     """Add the options of ``explain``."""
     command.description = (
-        "Explain a saved adapter, as adapter.explain() does, or a JSON record of clip-tca eval --output FILE.json."
+        "Explain in words, and then in figures, a saved adapter or a record of clip-tca eval --output FILE.json."
     )
     command.add_argument("file", metavar="STATE|RESULT", help="saved state (file, folder or hub id) or record (JSON)")
     command.set_defaults(run=explain)

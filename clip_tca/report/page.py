@@ -78,7 +78,7 @@ def classes(run: Run) -> Panel:
         most = sorted(present[np.argsort(-np.abs(points[-1, present]), kind="stable")[:LISTED_CLASSES]])
         few = len(most) == len(present)
         which = "by class" if few else f"the {LISTED_CLASSES} of {len(present):,} classes that changed most"
-        caption = f"{run.name(method)}: change against zero-shot, {which}; the last column takes all domains together"
+        caption = f"{run.name(method)}: change compared with zero-shot, {which}; the last column is over all domains"
         lines: list[list[str | Cell]] = []
         for i in most:
             cells = []
@@ -130,7 +130,7 @@ def _largest(run: Run, domain: str, matrices: dict[str, NDArray[np.int64]]) -> G
             cells = [Cell(f"{share:.1f}", (before - share) / 50) for share in values]
             lines.append([run.classes[true], run.classes[called], *cells])
     caption = f"{domain}: the largest confusions, in percent of the true class"
-    return grid(caption, ["true class", "called", *matrices], lines)
+    return grid(caption, ["true class", "predicted", *matrices], lines)
 
 
 def calibration(run: Run) -> Panel:
@@ -156,7 +156,7 @@ def examples(run: Run) -> Panel:
     """Images whose prediction changed: the fixed and the broken alike, with the count of all of each kind."""
     kept = run.record.get("examples")
     if not kept or not kept["groups"]:
-        return "none were kept: evaluate with --examples N to have them"
+        return "the record has no pictures; run eval with --examples 6"
     return dict(kept)
 
 

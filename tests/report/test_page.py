@@ -154,7 +154,7 @@ def test_a_report_opens_with_the_best_method_and_the_verdict_and_shows_pictures_
     assert "Verdict: a gain beyond chance, by the labels. 95 % interval of the change: " in text
     places = [text.index(part) for part in ("Verdict: ", "Data synthetic", "Reliability: ")]
     assert places == sorted(places)
-    assert text.index("Nobody picked them") < text.index("Reliability: ")
+    assert text.index("not selected by hand") < text.index("Reliability: ")
     summaries = re.findall(r"<details open>\s*<summary>([^<]*?)\s*<", page(Sources([Run("one", told)])))
     assert summaries == ["conditional-tca", "conditional-tca", "clean"]
 
@@ -164,7 +164,7 @@ def test_what_a_record_has_not_is_left_out_by_name(record):
     bare["rows"] = [row for row in record["rows"] if row["method"] != "zero-shot"]
     text = shown(bare).text()
     assert text.count("no zero-shot rows to compare with") == 3
-    assert "Examples of changed predictions: none were kept: evaluate with --examples N to have them." in text
+    assert "Examples of changed predictions: the record has no pictures; run eval with --examples 6." in text
 
 
 def test_seeds_are_averaged_and_counted_together():
@@ -173,7 +173,7 @@ def test_seeds_are_averaged_and_counted_together():
     assert run.accuracy("linear-tca", "skewed") == pytest.approx(sum(row["accuracy"] for row in rows) / 2)
     matrix = run.confusion("linear-tca", "skewed")
     assert matrix.tolist() == (np.array(rows[0]["confusion"]) + rows[1]["confusion"]).tolist()
-    assert "mean of 2 shuffles" in shown(run.record).text()
+    assert "mean of 2 runs" in shown(run.record).text()
 
 
 def test_of_a_thousand_classes_the_largest_changes_and_confusions_are_listed(record):
