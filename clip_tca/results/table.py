@@ -158,12 +158,12 @@ def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
         what, seen = "Accuracy (%)" if is_accuracy else head[0], {_seen(record) for record in records}
         head = [f"{domain} (seen)" if domain in seen else domain for domain in domains]
         head += ["average", *tenth, "gain" if is_accuracy else "change"]
-    title, sections = [], []
+    sections = []
+    title = _once({label: title_lines(record, what) for label, record in group.items()})
     notes = [COST] if any(METRICS[metric].overall for metric in metrics) else []
+    notes += _once({label: note_lines(record) for label, record in group.items()})
     for label, record in group.items():
-        prefix, rows = f"{label}: " if label else "", []
-        title += [prefix + line for line in title_lines(record, what)]
-        notes += [prefix + line for line in note_lines(record)]
+        rows = []
         divided_by = PROTOCOLS[record["protocol"] if "accuracy" in metrics else "kept"]
         for method in dict.fromkeys(row["method"] for row in record["rows"]):
             cells = [_cell(averages(record, method, metric), metric) for metric in metrics]
@@ -175,6 +175,15 @@ def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
         reported = next(filter(None, (published_rows(record, domains) for record in records)), [])
         sections += _reported(reported, domains, [*tenth, "gain"])
     return Table(title, ["method", *head, "divided by"], sections, notes)
+
+
+def _once(lines: dict[str, list[str]]) -> list[str]:
+    """Lines about several records: once if all have it, else with the labels of those that have it."""
+    told: dict[str, list[str]] = {}
+    for label, mine in lines.items():
+        for line in mine:
+            told.setdefault(line, []).append(label)
+    return [line if len(labels) == len(lines) else f"{', '.join(labels)}: {line}" for line, labels in told.items()]
 
 
 def _by_domain(record: EvaluationRecord, method: str, metric: str, domains: list[str], tenth: bool) -> list[str]:
