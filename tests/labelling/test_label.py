@@ -183,7 +183,7 @@ def test_what_exists_is_not_replaced_unless_told(folder, tmp_path, capsys):
 def test_few_pictures_are_told_what_to_expect(folder, capsys):
     assert main(["label", str(folder / "icon"), "--classes", CLASSES, "--model", MODEL]) == 0
     out = capsys.readouterr().out
-    assert "Fewer than 50 pictures: there is little to adapt to." in out
+    assert "Fewer than 50 pictures: there is little to adapt to, so expect few changes." in out
     assert "Nothing was written" in out
 
 
