@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("clip_tca")
 
-ASK = "with --labels FILE, or clip-tca label --ask 40 on the pictures, you learn what adaptation gained or lost"
+ASK = "--labels FILE, or clip-tca label --ask 40 with the pictures, tells what adaptation gained or lost"
 METHODS = tuple(name for name, adapter in ADAPTERS.items() if not adapter.oracle)
 
 CLASSIFIER = ("text_column", "scale", "model", "pretrained")
