@@ -162,7 +162,8 @@ def write_questions(options: argparse.Namespace, found: Labelling) -> str:
     text, asked = ask_page(found, options.ask, "answers.csv")
     write_text(locate(ask_file(options)), text)
     about = f"written: {ask_file(options)} asks about {asked} of the changed pictures; open it in a browser, save"
-    return f"{about} answers.csv, then run the same command with --answers answers.csv instead of --ask"
+    again = " --overwrite" if options.output or options.html else ""  # they have been written by then
+    return f"{about} answers.csv, then run the same command with --answers answers.csv{again} instead of --ask"
 
 
 def read_change(answers: str, found: Labelling) -> Change:
