@@ -36,6 +36,9 @@ COMMANDS = {
 """Where the options of each command are added, and what it does, as ``--help`` lists them."""
 
 
+ENDED = "clip-tca: ended by SIGTERM\n"
+
+
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of ``clip-tca``, or of ``only`` one command: the others then have names but no options.
 
@@ -130,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("clip-tca: interrupted", file=sys.stderr)
         return 130
     except Terminated:
-        print("clip-tca: ended by SIGTERM", file=sys.stderr)
+        sys.stderr.write(ENDED)
         return 128 + signal.SIGTERM
     except BrokenPipeError:  # the reader of our output has gone: point stdout elsewhere, or Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -154,9 +157,13 @@ def _end(_number: int, _frame: object) -> NoReturn:
     """Handle SIGTERM: clean up on the way out.
 
     ``timeout`` sends it twice, and to the processes that decode too. Both are ignored from here on, because torch would
-    print a trace for each process that has ended.
+    print a trace for each process that has ended. While torch is imported, there is nothing to clean up, and its C++
+    code would answer an exception by aborting with a trace.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+        os.write(2, ENDED.encode())
+        os._exit(128 + signal.SIGTERM)
     if hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     raise Terminated
