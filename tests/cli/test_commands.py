@@ -145,27 +145,25 @@ def test_a_failure_is_one_line_and_exit_1_and_an_interrupt_130(monkeypatch, caps
     assert main(SYNTHETIC) == 130
 
 
-def test_sigterm_while_torch_is_imported_is_one_line(capfd):
-    """Its C++ code can't pass on an exception: it aborted with a long trace."""
-    code = (
-        "import importlib.abc, os, signal, sys, time\nfrom clip_tca.cli import main\n"
+ENDINGS = {
+    "while torch is imported, whose C++ code aborts at an exception": (
         "class Ending(importlib.abc.MetaPathFinder):\n    def find_spec(self, name, *_):\n"
         "        if name == 'torch.nn': os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)\n"
-        f"sys.meta_path.insert(0, Ending())\nmain({SYNTHETIC})"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 143
-    assert capfd.readouterr().err == "clip-tca: ended by SIGTERM\n"
-
-
-def test_sigterm_ends_the_run_wherever_it_comes(capfd):
-    """In a ``__del__`` Python can't raise what the handler raises: it printed a trace, and the run went on."""
-    code = (
-        "import os, signal, sys, time\nfrom clip_tca.cli import main\nfrom clip_tca.evaluation import inputs\n"
+        "sys.meta_path.insert(0, Ending())\n"
+    ),
+    "in a __del__, where Python can't raise anything": (
+        "from clip_tca.evaluation import inputs\n"
         "class Dying:\n    def __del__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n        time.sleep(0)\n"
-        "def made(seed):\n    Dying()\n    time.sleep(30)\n"
-        f"inputs.synthetic = made\nsys.exit(main({SYNTHETIC}))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 143
+        "def made(seed):\n    Dying()\n    time.sleep(30)\ninputs.synthetic = made\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("when", ENDINGS)
+def test_sigterm_ends_the_run_in_one_line(when, capfd):
+    code = f"import importlib.abc, os, signal, sys, time\nfrom clip_tca.cli import main\n{ENDINGS[when]}"
+    done = subprocess.run([sys.executable, "-c", f"{code}sys.exit(main({SYNTHETIC}))"], check=False)
+    assert done.returncode == 143
     assert capfd.readouterr().err == "clip-tca: ended by SIGTERM\n"
 
 
