@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clip_tca.adapters.label_free import label_free_score
     from clip_tca.adapters.linear import LinearTCA
     from clip_tca.adapters.mlp import MLPTCA
-    from clip_tca.adapters.state import load
+    from clip_tca.adapters.state import from_pretrained
     from clip_tca.bulk.one_shard import adapt_shard
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.datasets.embedding_set import load_embeddings
@@ -42,9 +42,9 @@ _HOMES = {
     "encode": "clip_tca.labelling.label",
     "estimate_change": "clip_tca.labelling.change",
     "evaluate": "clip_tca.evaluation.runner",
+    "from_pretrained": "clip_tca.adapters.state",
     "label": "clip_tca.labelling.label",
     "label_free_score": "clip_tca.adapters.label_free",
-    "load": "clip_tca.adapters.state",
     "load_embeddings": "clip_tca.datasets.embedding_set",
     "register": "clip_tca.methods.registry",
     "render": "clip_tca.results.rendering",
@@ -53,7 +53,7 @@ _HOMES = {
 __all__ = [
     "MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "Method", "Task", "ZeroShotClassifier", "__version__",
     "adapt_shard", "encode", "estimate_change", "evaluate",
-    "label", "label_free_score", "load", "load_embeddings", "register", "render",
+    "from_pretrained", "label", "label_free_score", "load_embeddings", "register", "render",
     "sample_changed",
 ]  # fmt: skip
 

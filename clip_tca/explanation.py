@@ -1,8 +1,7 @@
-"""What an adapter has learned and what can be said of it without labels, in words. This module needs no torch.
+"""What an adapter did and what can be said about it without labels, in words. This module needs no torch.
 
-Whether adaptation gained can't be told without labels: of the label-free signs none, nor a linear estimate made of
-several, told gains from losses on data sets that it had not seen (eval/explain.md). So the verdict claims little: that
-hardly anything changed, that the pseudo-source of LinearTCA is a bad selection, which does show, or that it can't tell.
+Nothing that can be measured without labels separates gains from losses reliably (eval/explain.md). So the verdict
+claims little: almost nothing changed, or the pseudo-source of LinearTCA is visibly a bad selection, or it can't tell.
 """
 
 from __future__ import annotations
@@ -29,29 +28,29 @@ STILL = 1e-4  # movement, in spreads, up to which nothing moves: the rest is rou
 WIDTH = 100
 MOST_CLASSES = 12  # in the table of classes
 SAID: dict[Verdict | Outcome | None, str] = {
-    "little effect": "little effect: next to nothing changed, so it hardly matters.",
-    "can't tell": "can't tell without labels: with the defaults most sets gain, some lose, and no sign says which.",
-    "likely loss": "likely a loss: the classes among the chosen rows are not as frequent as among all predictions.",
+    "little effect": "little effect: almost no prediction changed.",
+    "can't tell": "can't tell without labels: it helps on most data sets and hurts on some; only labels show which.",
+    "likely loss": "likely a loss: the images it aligned to have other class frequencies than the predictions.",
     "gain": "a gain beyond chance, by the labels.",
     "loss": "a loss beyond chance, by the labels.",
-    "chance": "by the labels, neither gain nor loss beyond chance.",
+    "chance": "neither a gain nor a loss beyond chance, by the labels.",
     "same": "nothing changed.",
     None: "can't tell without labels.",
 }
-LABELLED = "clip-tca label --ask 40 finds out about pictures without labels"
+LABELLED = "for pictures without labels, clip-tca label --ask 40 estimates the gain"
 """What may come after an evaluation with labels."""
 WEIGHTS = {
-    "estimated": "The weights of the classes were estimated from all embeddings.",
-    "given": "The weights of the classes are the shares that were given.",
-    "predicted": "A class weighs as much as the share of the embeddings that was predicted as it.",
-    "uniform": "Every class that was predicted weighs the same.",
-    "global": "They are the most certain of all, whatever their class, and all weigh the same.",
-    "oracle": "The true labels say how many are of each class, and all weigh the same.",
+    "estimated": "The weight of each class was estimated from all embeddings.",
+    "given": "The weight of each class is the share that was given.",
+    "predicted": "The weight of each class is its share of the predictions.",
+    "uniform": "Every class that was predicted has the same weight.",
+    "global": "They are the most certain of all, whatever their class, and have the same weight.",
+    "oracle": "The true labels say how many there are of each class, and all have the same weight.",
 }
-"""How the classes in the pseudo-source are weighed, by the option ``shares``."""
-ORACLE = "ORACLE: the true labels were counted to choose its pseudo-source; for comparison only."
-SPREAD = "The spread is how far embeddings lie from their mean (root mean square); distances are shares of it."
-NO_LABELS = "The verdict uses no labels. To know more: clip-tca label --ask 40 estimates the gain from forty answers."
+"""How the classes in the pseudo-source are weighted, by the option ``shares``."""
+ORACLE = "ORACLE: it counted the true labels to choose its pseudo-source; for comparison only."
+SPREAD = "The spread is how far embeddings lie from their mean (root mean square). Distances are shares of it."
+NO_LABELS = "This verdict uses no labels. To find out, clip-tca label --ask 40 estimates the gain from forty answers."
 
 
 # -- the figures -------------------------------------------------------------------------------------------------------
@@ -113,15 +112,15 @@ def reasons(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     """What to know beside the verdict, a sentence each; ``names`` are those of the classes."""
     found = [coverage(diagnosis, names)]
     if (distance := skew(diagnosis)) is not None:
-        found.append(f"Class shares of the chosen rows are {distance:.0%} off those of all predictions.")
+        found.append(f"The class shares of the chosen rows differ from those of the predictions by {distance:.0%}.")
     if diagnosis.get("kept"):
-        found.append("No embedding moves: zero-shot is sure of the predictions that would change.")
+        found.append("No embedding moves: zero-shot is confident in the predictions that would change.")
     elif stands_still(diagnosis):
         found.append("No embedding moves.")
     if (changed := diagnosis["changed"]) is None:
-        return [*found, "How many predictions change is not known: no sample is kept, or another predicted."]
+        return [*found, "It is not known how many predictions change."]
     most = f"accuracy can't change by more than {100 * changed:.1f} points"
-    return [*found, f"{changed:.1%} of the predictions change: {most}."]
+    return [*found, f"{changed:.1%} of the predictions change, so {most}."]
 
 
 def coverage(diagnosis: Diagnosis, names: list[str]) -> str:
@@ -134,10 +133,7 @@ def coverage(diagnosis: Diagnosis, names: list[str]) -> str:
         return f"All {len(names)} classes are represented."
     parts = [f"{len(never)} never predicted ({_some(never)})"] if never else []
     parts += [f"{len(unused)} predicted but not used ({_some(unused)})"] if unused else []
-    sentence = f"{len(never) + len(unused)} of {len(names)} classes are missed: {', '.join(parts)}."
-    if never:
-        sentence += " A class that is never predicted is either absent, or the model does not recognise it."
-    return sentence
+    return f"{len(never) + len(unused)} of {len(names)} classes are missed: {', '.join(parts)}."
 
 
 def _some(names: list[str], most: int = 6) -> str:
@@ -159,7 +155,7 @@ def closing_lines(method: str, found: Mapping[str, Finding], ask: str, what: str
     """Three facts: how many predictions changed, the verdict, and what to do next; ``ask`` finds out more."""
     counts, total = [each.changed for each in found.values()], sum(each.total for each in found.values())
     known = [count for count in counts if count is not None]
-    lines = [f"{method}: how many {what} changed is not known."]
+    lines = [f"{method}: it is not known how many {what} changed."]
     if len(known) == len(counts):
         lines = [f"{method} changed {sum(known):.0f} of {total} {what} ({sum(known) / total:.1%})."]
     said: dict[Verdict | Outcome | None, list[str]] = {}
@@ -169,10 +165,10 @@ def closing_lines(method: str, found: Mapping[str, Finding], ask: str, what: str
         where = f" on {', '.join(domains)}" if len(said) > 1 else ""
         lines.append(f"Verdict{where}: {SAID[says]}")
     if said.keys() <= {"little effect", "same"}:
-        return [*lines, "What next: nothing to check; take either."]
+        return [*lines, "What next: nothing to do; the results are almost the same."]
     if said.keys() <= {"gain", "little effect", "same"}:
         return [*lines, f"What next: use it; {ask}."]
-    shares = "--shares FILE gives the class shares, if you know them"
+    shares = "if you know how frequent the classes are, pass --shares FILE"
     if {"loss", "likely loss"} & said.keys():
         return [*lines, f"What next: keep zero-shot where it lost; {shares}; {ask}."]
     return [*lines, f"What next: {ask}; {shares}; or keep zero-shot."]
@@ -185,20 +181,35 @@ def explanation(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     """Lines about an adapter with these figures and names of classes."""
     names = [visible(name) for name in names]
     return [
-        f"{diagnosis['kind']} was fitted to {diagnosis['embeddings']} embeddings.",
-        *([ORACLE] if diagnosis.get("shares_from") == "oracle" else []),
-        *wrapped([f"Can it be trusted?  {SAID[verdict(diagnosis)]}"]),
-        *wrapped([f"  {sentence}" for sentence in reasons(diagnosis, names)], "    "),
+        *wrapped([*_plainly(diagnosis, names), f"Can it be trusted? {_capital(SAID[verdict(diagnosis)])}", NO_LABELS]),
         "",
-        "What were the embeddings aligned to?",
+        "The figures",
+        *wrapped([f"  {sentence}" for sentence in reasons(diagnosis, names)], "    "),
         *_target(diagnosis),
         *_classes(diagnosis, names),
-        "",
-        "How large was the shift?",
         *_shift(diagnosis),
-        "",
-        *wrapped([SPREAD, NO_LABELS]),
+        *wrapped([f"  {SPREAD}"], "    "),
     ]
+
+
+def _plainly(diagnosis: Diagnosis, names: list[str]) -> list[str]:
+    """Sentences for a reader who knows no statistics: how much changed, and which classes were never predicted."""
+    changed, said = diagnosis["changed"], [f"{diagnosis['kind']} was fitted to {diagnosis['embeddings']} embeddings."]
+    if changed is not None:
+        said.append(f"Of 100 images, about {100 * changed:.0f} get another class than the model gives them on its own.")
+    said += [ORACLE] if diagnosis.get("shares_from") == "oracle" else []
+    return [*said, *never_predicted([name for name, n in zip(names, diagnosis["predicted"], strict=True) if not n])]
+
+
+def never_predicted(names: list[str], where: str = "") -> list[str]:
+    """A sentence about classes that the model never predicts; none if there are none."""
+    it = "it" if len(names) == 1 else "them"
+    why = f"either no image shows {it}, or the model does not recognise {it}"
+    return [f"The model never predicts {_some(names)}{where}: {why}."] if names else []
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def wrapped(paragraphs: list[str], indent: str = "  ") -> list[str]:
@@ -209,11 +220,13 @@ def wrapped(paragraphs: list[str], indent: str = "  ") -> list[str]:
 def _target(diagnosis: Diagnosis) -> list[str]:
     if "chosen" in diagnosis:
         total, n = sum(diagnosis["chosen"]), diagnosis["embeddings"]
-        most_certain = f"  To the {total} most certain of {n} embeddings ({total / n:.1%}), the chosen."
+        most_certain = (
+            f"  Embeddings were aligned to the {total} most certain of {n} ({total / n:.1%}), the chosen rows."
+        )
         return [most_certain, f"  {WEIGHTS[diagnosis['shares_from']]}"]
     times = diagnosis["temperature"]
-    divided = f" Scores were divided by {times:.1f}, because they were too sure." if times > 1 else ""
-    return [f"  To the mean of each class.{divided}"]
+    divided = f" Scores were divided by {times:.1f}, because they were too confident." if times > 1 else ""
+    return [f"  Embeddings were aligned to the mean of each class.{divided}"]
 
 
 def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
@@ -236,17 +249,17 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
 
 def _shift(diagnosis: Diagnosis) -> list[str]:
     if diagnosis["mean_shift"] is None:
-        return ["  All embeddings are the same: there is no spread to measure it by."]
+        return ["  All embeddings are the same, so there is no spread to measure distances by."]
     moved = f"  Embeddings move by {diagnosis['movement'] or 0:.2f} of the spread."
     if "chosen" not in diagnosis:
         return [
             moved,
-            f"  Classes shifted one by one; together their mean moved by {diagnosis['mean_shift']:.2f} of the spread.",
-            f"  {diagnosis['between'] or 0:.0%} of the variance lies between the classes, the rest within them.",
+            f"  Each class moved by itself; the mean of all moved by {diagnosis['mean_shift']:.2f} of the spread.",
+            f"  {diagnosis['between'] or 0:.0%} of the variance is between the classes, the rest within them.",
         ]
     return [
         moved,
-        f"  The mean of the chosen is {diagnosis['mean_shift']:.2f} of the spread away from that of all embeddings.",
+        f"  The mean of the chosen rows is {diagnosis['mean_shift']:.2f} of the spread away from the mean of all.",
         f"  Their covariances differ by {diagnosis['covariance_shift'] or 0:.0%}; the paper's correlation distance is "
         f"{diagnosis['correlation_distance']:.2g}.",
     ]

@@ -1,6 +1,7 @@
 """A stand-in for the Hugging Face hub on 127.0.0.1, for clients that are told of it by ``HF_ENDPOINT``.
 
-It serves models and data sets from local folders, read once when they are added, as one commit on ``main``.
+It serves models and data sets from local folders, read once when they are added, as one commit on ``main``, and takes
+uploads of small files to models.
 The clients (huggingface_hub, open_clip, datasets) run unmodified, best in a subprocess: they read the environment
 when they are imported.
 
@@ -12,6 +13,7 @@ when they are imported.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -29,6 +31,9 @@ FILE = re.compile(r"/(?P<kind>datasets/|)(?P<repo>[^/]+(?:/[^/]+)?)/(?:resolve|r
 API = re.compile(
     r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+?(?:/[^/]+?)?)"
     r"(?:/(?P<what>revision|tree|paths-info)/(?P<revision>[^/]+)(?P<path>/.*)?)?/?"
+)
+UPLOAD = re.compile(
+    r"/api/(?:models/(?P<repo>[^/]+/[^/]+)/)?(?P<what>preupload|commit|repos/create|validate-yaml)(?:/main)?"
 )
 DATE = "2024-01-01T00:00:00.000Z"
 
@@ -99,9 +104,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Stay silent: ``Hub.requests`` is the log."""
 
     def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         url = urlsplit(self.path)
         self.server.requests.append(unquote(url.path))
+        if self.command == "POST" and (upload := UPLOAD.fullmatch(url.path)):
+            return self._upload(upload["what"], upload["repo"], body)
         found = API.fullmatch(url.path) or FILE.fullmatch(url.path)
         if not found:
             return self._fail(404, "EntryNotFound", "Not found")
@@ -136,6 +143,38 @@ class _Handler(BaseHTTPRequestHandler):
         flags = {"private": False, "gated": False, "disabled": False, "tags": [], "downloads": 0, "likes": 0}
         siblings = [{"rfilename": name} for name in sorted(files)]
         return self._json({"_id": "0" * 24, "id": asked["repo"], **commit, **flags, "siblings": siblings})
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _upload(self, what: str, repo: str | None, body: bytes) -> None:
+        """Make a model, say that every file may come as it is, or take the files of a commit."""
+        if what == "validate-yaml":
+            return self._json({"errors": [], "warnings": []})
+        if "Bearer secret" not in self.headers.get("Authorization", ""):
+            return self._fail(401, "", "Invalid username or password.")
+        if what == "repos/create":
+            asked = json.loads(body)
+            name = "/".join(filter(None, (asked.get("organization"), asked["name"])))
+            self.server.repositories.setdefault(("models", name), {})
+            return self._json({"url": f"{self.server.endpoint}/{name}", "name": name, "id": "0" * 24})
+        if what == "preupload":
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            plain = {"uploadMode": "regular", "shouldIgnore": False}
+            return self._json({"files": [{"path": path, **plain} for path in paths]})
+        for line in map(json.loads, body.splitlines()):
+            if line["key"] == "file":
+                content = base64.b64decode(line["value"]["content"])
+                self.server.repositories["models", str(repo)][line["value"]["path"]] = content
+        address = f"{self.server.endpoint}/{repo}/commit/{self.server.revision}"
+        return self._json({"commitUrl": address, "commitOid": self.server.revision, "hookOutput": ""})
 
     def _json(self, content: object) -> None:
         self._send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})

@@ -1,14 +1,14 @@
-"""What all adapters share: fit, partial_fit, transform, logits, predict, save, load, and scikit-learn's contract.
+"""What all adapters share: fit, partial_fit, transform, logits, predict, saving, and scikit-learn's contract.
 
 An adapter *observes* embeddings, which is cheap, and *solves* for its map from what it has observed. ``fit`` forgets
 what came before, observes everything and solves. ``partial_fit`` observes a batch of a stream, and solves if a
 solution is due:
 
 * with ``refresh=N``, after every N new images;
-* with ``refresh="auto"``, when the number of images has doubled since the last solution (for ConditionalTCA, grown by
-  half; when there are six times as many, once the sample that is kept is full), or as soon as the map overrules g on
-  far more images of a class than before, as it does when a stream comes to a new class. The solutions of an even
-  stream cost about three fits.
+* with ``refresh="auto"``, when the number of images has doubled since the last solution (ConditionalTCA: grown by
+  half; once its sample is full, grown sixfold), or as soon as the map changes far more predictions of a class than
+  before, which happens when a stream reaches a new class. For an even stream, all solutions together cost about three
+  fits.
 
 ``solve`` solves at once: call it at the end of a stream to get what ``fit`` gives for all of its images. Everything
 else only reads.
@@ -26,6 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 import numpy as np
@@ -41,20 +42,20 @@ from clip_tca.core.tensors import unit as unit_rows
 
 log = logging.getLogger("clip_tca.adapters")
 class_log = log.getChild("classes")
-"""About single classes: silent in an evaluation, whose record tells ``clip-tca explain`` the same."""
+"""Warnings about single classes. An evaluation silences them, because its record holds the same facts."""
 
 A = TypeVar("A", bound="Adapter")
 GivenShares = Sequence[float] | Mapping[str, float] | Tensor | np.ndarray
 Shares = Literal["estimated", "uniform", "predicted", "global", "oracle"] | GivenShares
 
 ROWS_AT_ONCE = 1024
-"""Rows adapted at a time: few enough to stay in the processor's cache between one step and the next."""
+"""Rows adapted at a time: few enough to stay in the processor's cache."""
 CHECKED_IMAGES, MOST_CHECKED = 16, 256
-"""New images of a stream after which it is checked whether the map still fits them, and how many of a batch are."""
+"""How many new images of a stream trigger a check that the map still fits, and how many of a batch are checked."""
 
 
 class NotFittedError(ValueError, AttributeError):
-    """An adapter is used before it has seen anything."""
+    """An adapter was used before it was fitted."""
 
 
 @contextmanager
@@ -66,6 +67,21 @@ def silenced(logger: logging.Logger) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+@contextmanager
+def warnings_about(domain: str) -> Iterator[None]:
+    """Let the warnings of adapters begin with the name of a domain."""
+
+    def name(record: logging.LogRecord) -> bool:
+        record.msg = f"{domain.replace('%', '%%')}: {record.msg}"
+        return True
+
+    log.addFilter(name)
+    try:
+        yield
+    finally:
+        log.removeFilter(name)
 
 
 @dataclass(eq=False, repr=False)
@@ -105,7 +121,7 @@ class Adapter(ABC):
             check_flag("normalize", self.normalize)
         if self.classifier.normalize and self.normalize is False:
             raise ValueError(
-                "normalize: false, but the classifier scales rows to unit length; leave it out, or take a "
+                "normalize: False, but the classifier scales rows to unit length; leave it out, or use a "
                 "LinearClassifier without normalize=True"
             )
         check_whole("refresh", self.refresh, also="auto")
@@ -151,20 +167,20 @@ class Adapter(ABC):
         labels: Tensor | np.ndarray | list[int] | None = None,
         logits: Tensor | np.ndarray | None = None,
     ) -> A:
-        """Adapt to all test embeddings ``z`` ``(n, d)`` at once; an earlier fit is forgotten.
+        """Adapt to all test embeddings ``z`` ``(n, d)`` at once, and forget an earlier fit.
 
         Args:
             z: Unlabeled test embeddings: a tensor, an array or anything else that
                 :func:`clip_tca.core.conversion.as_array` takes; or an iterable of batches, which need not fit in memory
                 together.
             y: Ignored; here for scikit-learn's pipelines.
-            labels: True classes. Only ``shares="oracle"`` looks at them; everything else drops them here.
-            logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+): certainty is judged by
-                them instead of the classifier's.
+            labels: True classes, for ``shares="oracle"`` only; everything else ignores them.
+            logits: ``(n, c)`` class scores of another method for the same images (LinearTCA+), used instead of the
+                classifier's to judge certainty.
         """
         batches = is_batches(z)
         if batches and (labels is not None or logits is not None):
-            raise ValueError("embeddings: an iterable of batches goes without labels and logits; give one matrix")
+            raise ValueError("embeddings: labels and logits need one matrix, not an iterable of batches")
         observed, device, seen = None, None, 0
         for batch in z if batches else [z]:
             rows = self._checked(batch, device)
@@ -191,7 +207,7 @@ class Adapter(ABC):
     ) -> A:
         """Add the next images of a stream, ``(n, d)`` with n ≥ 1, and solve if a solution is due.
 
-        Everything seen so far counts the same. ``y`` is ignored; ``logits`` are as in :meth:`fit`.
+        All images seen so far have the same weight. ``y`` is ignored; ``logits`` are as in :meth:`fit`.
         """
         rows = self._checked(batch, self._device)
         scores = None if logits is None else self._checked_logits(logits, rows)
@@ -270,7 +286,7 @@ class Adapter(ABC):
     # -- using ---------------------------------------------------------------------------------------------------------
 
     def transform(self, z: Array, *, unit: bool = False) -> Array:
-        """Adapted embeddings ``(n, d)``, in the dtype of ``z``; with ``unit`` of length one, as an index wants them."""
+        """Adapted embeddings ``(n, d)``, in the dtype of ``z``; with ``unit`` scaled to length one, as for an index."""
         moved = self._applied(z, self._move)[0]
         return like((unit_rows(moved) if unit else moved).to(to_tensor(z).dtype), z)
 
@@ -309,7 +325,7 @@ class Adapter(ABC):
         return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=self._scales)
 
     def explain(self) -> str:
-        """Explain in words what was learned and whether to trust it, as ``clip-tca explain`` does."""
+        """Explain what was learned and whether to trust it, in words and then in figures (``clip-tca explain``)."""
         from clip_tca.adapters.diagnosis import diagnose
         from clip_tca.explanation import explanation
 
@@ -333,22 +349,59 @@ class Adapter(ABC):
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Location) -> None:
-        """Write options, classifier and everything learned to one safetensors file; a stream can go on from it."""
+        """Write options, classifier and everything learned to one safetensors file; a stream can continue from it."""
         from clip_tca.adapters.state import save_adapter
 
         self._require_fitted()
         self._settle()
         save_adapter(self, path)
 
-    @classmethod
-    def load(cls: type[A], path: str | Location, device: str | torch.device | None = None) -> A:
-        """Read what :meth:`save` wrote, classifier included, onto ``device`` (default: the CPU)."""
-        from clip_tca.adapters.state import load
+    def save_pretrained(
+        self, folder: str | Path, *, model: str | None = None, data: str | None = None, results: str | None = None
+    ) -> None:
+        """Write a folder for the Hugging Face hub: the state, ``config.json`` and a model card (``README.md``).
 
-        adapter = load(path, device, cls)
+        Args:
+            folder: It is made if it does not exist.
+            model: The model that made the embeddings, for the card.
+            data: The data that the adapter was fitted to, for the card.
+            results: Figures for the card, in Markdown, such as ``clip_tca.render(record, "markdown")``.
+        """
+        from clip_tca.adapters.state import save_folder
+
+        self._require_fitted()
+        save_folder(self, folder, model=model, data=data, results=results)
+
+    def push_to_hub(
+        self,
+        hub_id: str,
+        *,
+        model: str | None = None,
+        data: str | None = None,
+        results: str | None = None,
+        private: bool = False,
+    ) -> str:
+        """Upload the files of :meth:`save_pretrained` to the hub as ``OWNER/NAME``, and return their address.
+
+        You have to be logged in (``hf auth login``). The state holds a sample of the embeddings; they become public
+        unless the model is ``private``.
+        """
+        from clip_tca.adapters.state import push
+
+        self._require_fitted()
+        return push(self, hub_id, private, model=model, data=data, results=results)
+
+    @classmethod
+    def from_pretrained(
+        cls: type[A], source: str | Location, device: str | torch.device | None = None, *, revision: str | None = None
+    ) -> A:
+        """Read a saved adapter of this class, as :func:`clip_tca.from_pretrained` reads one of any class."""
+        from clip_tca.adapters.state import load, state_file
+
+        adapter = load(state_file(source, revision), device, cls)
         if not isinstance(adapter, cls):
             kind = type(adapter).__name__
-            raise ValueError(f"{path}: holds a {kind}, not a {cls.__name__}; use {kind}.load or clip_tca.load")
+            raise ValueError(f"{source}: holds a {kind}, not a {cls.__name__}; use clip_tca.from_pretrained")
         return adapter
 
     # -- scikit-learn's contract ---------------------------------------------------------------------------------------
@@ -471,7 +524,7 @@ def share_vector(shares: Any, classifier: LinearClassifier) -> Tensor:
     if isinstance(shares, dict):
         given = dict(zip(classifier.numbers_of(shares, "shares"), shares.values(), strict=True))
         if missing := [name for i, name in enumerate(classifier.class_names()) if i not in given]:
-            raise ValueError(f"shares: none for {missing[0]!r}; name every class, absent ones with 0")
+            raise ValueError(f"shares: none for {missing[0]!r}; give every class a number, absent ones 0")
         shares = [given[i] for i in range(c)]
     values = shares.reshape(-1).tolist() if isinstance(shares, (Tensor, np.ndarray)) else list(shares)
     if len(values) != c:

@@ -2,12 +2,16 @@
 
 Tensors are named ``classifier.…``, ``learned.…`` and ``observed.…``; plain values, such as the options, are JSON in the
 header. A checksum covers everything: a wrong number in such a file would be silent and harmful.
+
+A folder for the Hugging Face hub holds that file, a ``config.json`` and a model card.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,13 +22,68 @@ from torch import Tensor
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.core.checks import counted, one_line, visible
 from clip_tca.core.device import choose_device
-from clip_tca.core.files import local_copy, write_tensors
-from clip_tca.core.remote import Location, locate
+from clip_tca.core.files import local_copy, scratch, write_tensors, write_text
+from clip_tca.core.hub_access import cached_file, hub_address, hub_reachable
+from clip_tca.core.remote import Location, is_url, locate
+from clip_tca.core.version import __version__
+from clip_tca.explanation import ORACLE
 
 FORMAT = 3
 G_NAMES, PROMPT_NAMES = ("weight", "bias", "classes", "normalize"), ("text", "scale")
 """What is saved of a classifier, and of one that was made from prompts."""
+
+STATE = "adapter.safetensors"
+"""The state in a folder or on the hub."""
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+MOST_CLASSES = 50
+"""Names of classes that a model card lists."""
+
+CARD = """\
+---
+library_name: clip-tca
+pipeline_tag: zero-shot-image-classification
+tags:
+- clip
+- test-time-adaptation
+---
+
+# {title}
+
+A classifier for image embeddings, adapted to one data set by {kind} of clip-tca, after
+[Test-time Correlation Alignment](https://github.com/youlj109/TCA). {labels}
+
+## How to use it
+
+```python
+import clip_tca
+
+head = clip_tca.from_pretrained("{title}")
+head.predict(z, names={names})  # z: image embeddings (n, {dim}) of the model below
+```
+
+It was saved by clip-tca {version}. The files are safetensors and JSON: loading them runs no code.
+
+## What it was made from
+
+* **Model**: {model}. Embeddings of another model do not fit.
+* **Data**: {data}. It was fitted to {seen}.
+* **Classes** ({count}): {classes}.
+* **Options**: {options}
+
+The file also holds a sample of the embeddings it was fitted to, so that a stream can continue from it.
+
+## What it does
+
+{results}
+
+```
+{explanation}
+```
+"""
 
 
 def save_adapter(adapter: Adapter, path: str | Location) -> None:
@@ -49,8 +108,110 @@ def save_adapter(adapter: Adapter, path: str | Location) -> None:
     write_tensors(locate(path), tensors, {"clip_tca": text, "checksum": checksum(text, tensors)})
 
 
+def save_folder(
+    adapter: Adapter,
+    folder: str | Path,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    results: str | None = None,
+    title: str | None = None,
+) -> None:
+    """Write a state, ``config.json`` and a model card into a folder; see :meth:`Adapter.save_pretrained`."""
+    folder, g = Path(folder), adapter.classifier
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [visible(name) for name in g.class_names()]
+    more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
+    options = {name: value for name, value in adapter.options().items() if isinstance(value, (str, int, float, bool))}
+    card = CARD.format(
+        title=title or folder.resolve().name,
+        kind=type(adapter).__name__,
+        labels=ORACLE if adapter.uses_labels else "No labels were used.",
+        names=g.classes is not None,
+        dim=g.dim,
+        version=__version__,
+        model=model or "not stated",
+        data=data or "not stated",
+        seen=counted(adapter.n_seen_, "embedding"),
+        count=len(names),
+        classes=", ".join(names[:MOST_CLASSES]) + more,
+        options=", ".join(f"`{name}={value!r}`" for name, value in options.items()),
+        results=results or "Its accuracy was not measured. This is what can be said without labels:",
+        explanation=adapter.explain(),
+    )
+    about: dict[str, Any] = {"library": "clip-tca", "version": __version__, "class": type(adapter).__name__}
+    about |= {"model": model, "data": data, "dimensions": g.dim, "classes": names, "options": options}
+    adapter.save(folder / STATE)
+    write_text(folder / "config.json", json.dumps(about, indent=2) + "\n")
+    write_text(folder / "README.md", card)
+
+
+def push(adapter: Adapter, hub_id: str, private: bool, **about: str | None) -> str:
+    """Upload what :func:`save_folder` writes to the hub; the address of the model."""
+    from huggingface_hub import HfApi
+
+    if not HUB_ID.fullmatch(hub_id):
+        raise ValueError(f"hub id: {hub_id!r}; write OWNER/NAME, such as me/pets-head")
+    if not hub_reachable():
+        raise ConnectionError(f"{hub_address()} can't be reached; save_pretrained writes the same files to a folder")
+    with scratch() as folder:
+        save_folder(adapter, folder, title=hub_id, **about)
+        try:
+            api = HfApi()
+            api.create_repo(hub_id, private=private, exist_ok=True)
+            api.upload_folder(repo_id=hub_id, folder_path=folder, commit_message="An adapter of clip-tca")
+        except OSError as error:
+            raise ConnectionError(
+                f"{hub_id} could not be uploaded ({one_line(error)}); log in with a token that may write: hf auth login"
+            ) from None
+    return f"{hub_address()}/{hub_id}"
+
+
+def from_pretrained(
+    source: str | Location, device: str | torch.device | None = None, *, revision: str | None = None
+) -> Adapter:
+    """A saved adapter with its classifier; a stream can continue from it.
+
+    Args:
+        source: A file that ``save`` wrote, a folder that ``save_pretrained`` wrote, a model on the Hugging Face hub
+            (``OWNER/NAME``), or a URL that fsspec takes.
+        device: Where its tensors go; None is the CPU.
+        revision: Commit, branch or tag on the hub.
+
+    Raises:
+        FileNotFoundError: If there is no such file, folder or model.
+        ConnectionError: If the hub can't be reached and the model is not in its cache.
+        ValueError: If it is not a saved adapter of this version, or damaged.
+    """
+    return load(state_file(source, revision), device)
+
+
+def state_file(source: str | Location, revision: str | None = None) -> Location:
+    """The file of a state: itself, in a folder, or loaded from the hub."""
+    path = locate(source)
+    if path.is_file() or not isinstance(path, Path):
+        return path
+    if path.is_dir():
+        return path / STATE
+    if is_url(str(source)) or not HUB_ID.fullmatch(str(source)):
+        raise FileNotFoundError(f"{path}: no such file or folder; save an adapter there first")
+    if not hub_reachable():
+        try:
+            return cached_file(str(source), STATE, revision=revision)
+        except ConnectionError as error:
+            raise ConnectionError(f"{source}: no such file or folder, and {error}") from None
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(str(source), STATE, revision=revision))
+    except OSError as error:  # of the hub's client: no such model, no such file in it, no right to read it
+        raise FileNotFoundError(
+            f"{source}: no such file or folder, and no adapter of that name on the hub ({one_line(error)})"
+        ) from None
+
+
 def load(path: str | Location, device: str | torch.device | None = None, kind: type[Adapter] | None = None) -> Adapter:
-    """A saved adapter with its classifier, on ``device`` (default: the CPU); a stream can go on from it.
+    """The adapter in a file, with its classifier, on ``device`` (default: the CPU).
 
     ``kind`` is a class that it may be besides those of this package.
 

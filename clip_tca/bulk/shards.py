@@ -19,7 +19,7 @@ from clip_tca.core.files import natural_order
 from clip_tca.core.remote import Location, RemotePath, locate
 from clip_tca.datasets.formats.arrays import ArrayShard, NpyFile
 from clip_tca.datasets.formats.base import ROWS, Block, Result, Shard, Sink, Target, check_free
-from clip_tca.datasets.formats.registry import FORMATS, Kind, open_shard
+from clip_tca.datasets.formats.registry import FORMATS, TORCH, Kind, open_shard
 from clip_tca.datasets.formats.tables import ADDED, ParquetFile, TableSink
 
 EMBEDDINGS, METADATA = "img_emb", "metadata"
@@ -64,9 +64,9 @@ def open_embeddings(source: str, column: str | None = None) -> ShardedEmbeddings
     shards = [] if single else open_clip_retrieval(path)
     if not shards:
         paths = [path] if single else _shard_paths(path, source)
+        shards = [open_one(path, column) for path in paths]
         if len(suffixes := sorted({path.suffix.lower() for path in paths})) > 1:
             raise ValueError(f"{source}: {' and '.join(suffixes)} files; all shards must have one format")
-        shards = [open_one(path, column) for path in paths]
     first = next((shard for shard in shards if shard.dim and shard.rows), None)
     if first is None:
         raise ValueError(f"{source}: no rows; at least one embedding is needed")
@@ -84,7 +84,10 @@ def open_one(path: Location, column: str | None = None) -> Shard:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a {', '.join(FORMATS)} file")
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{path}: not a file of embeddings by its name; allowed are {', '.join(FORMATS)}")
+        fix = f"; save it as one: np.save('{path.stem}.npy', torch.load('{path.name}'))" * (
+            path.suffix.lower() in TORCH
+        )
+        raise ValueError(f"{path}: not a file of embeddings by its name; allowed are {', '.join(FORMATS)}{fix}")
     return open_shard(path, column)
 
 

@@ -15,27 +15,28 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from clip_tca.core.checks import not_among
 from clip_tca.core.version import __version__
 
 COMMANDS = {
     "label": ("label.add", "label pictures that have no labels"),
     "app": ("app.add", "label pictures on a local web page"),
-    "eval": ("eval.add", "accuracy before and after adaptation"),
+    "eval": ("eval.add", "measure accuracy before and after adaptation"),
     "adapt": ("adapt.add", "adapt embeddings from files of any size"),
-    "explain": (
-        "saved.add_explain",
-        "in plain words: the shift, the pseudo-source, what changed, gains and their intervals",
-    ),
-    "report": ("saved.add_report", "JSON records as one HTML page"),
-    "study": ("study.add", "the paper's figures and analyses, on any data set"),
-    "compare": ("saved.add_compare", "several JSON records in one table"),
-    "export": ("saved.add_export", "a saved state as ONNX or as a linear layer"),
+    "explain": ("saved.add_explain", "explain a result or a saved adapter in words"),
+    "report": ("saved.add_report", "write results as one HTML page"),
+    "study": ("study.add", "repeat the paper's figures and analyses on any data set"),
+    "compare": ("saved.add_compare", "print several results in one table"),
+    "export": ("saved.add_export", "write a saved adapter as ONNX or as a linear layer"),
     "methods": ("eval.add_methods", "list the methods of eval"),
-    "embed": ("embed.add", "encode images into the embedding store"),
-    "data": ("data.add", "data sets: list, get, check"),
-    "cache": ("cache.add", "the embedding store: path, clear"),
+    "embed": ("embed.add", "encode images once and keep the embeddings"),
+    "data": ("data.add", "list, download and check data sets"),
+    "cache": ("cache.add", "locate or clear the stored embeddings"),
 }
 """Where the options of each command are added, and what it does, as ``--help`` lists them."""
+
+
+ENDED = "clip-tca: ended by SIGTERM\n"
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -56,15 +57,33 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that accepts no abbreviated options, whose meaning could change; subcommands neither."""
+    """A parser that accepts no abbreviated options, and says in one line what is wrong and what may have been meant."""
 
     def __init__(self, **options: Any) -> None:
         """Take the options of :class:`argparse.ArgumentParser`."""
         super().__init__(**{"allow_abbrev": False, **options})
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse unknown options here, where those that may have been meant are known, and not in the parser above."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            word = next((word for word in unknown if word.startswith("-")), None)
+            if word is None:
+                self.error(f"{unknown[0]!r} is one argument too many")
+            self.error(f"unknown option {not_among(word.partition('=')[0], list(self._option_string_actions))}")
+        return options, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(action, not_among(value, list(action.choices)))
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line about what is wrong."""
+        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
+
 
 class Stderr(logging.Handler):
-    """Log lines on stderr, each printed once; of the warnings that adapters log for every fit, the first."""
+    """Print warnings on stderr, each once, even if an adapter logs it for every fit with other numbers."""
 
     def __init__(self) -> None:
         """Handle warnings and errors."""
@@ -84,7 +103,7 @@ class Stderr(logging.Handler):
 
 
 def print_warnings() -> None:
-    """Print our warnings on stderr; those of libraries, which we turn into errors or know to be harmless, are not."""
+    """Print our warnings on stderr, and not those of libraries, which are harmless or become errors of ours."""
     ours = logging.getLogger("clip_tca")
     ours.handlers = [handler for handler in ours.handlers if not isinstance(handler, Stderr)] + [Stderr()]
     if not logging.getLogger().handlers:
@@ -103,8 +122,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # a name that the terminal can't show is written out, not an error
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    before = signal.signal(signal.SIGTERM, _end) if threading.current_thread() is threading.main_thread() else None
+    before = None
     try:
+        if threading.current_thread() is threading.main_thread():
+            before, sys.unraisablehook = signal.signal(signal.SIGTERM, _end), _unraisable
         status: int = options.run(options)
         sys.stdout.flush()
         return status
@@ -112,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("clip-tca: interrupted", file=sys.stderr)
         return 130
     except Terminated:
-        print("clip-tca: ended by SIGTERM", file=sys.stderr)
+        sys.stderr.write(ENDED)
         return 128 + signal.SIGTERM
     except BrokenPipeError:  # the reader of our output has gone: point stdout elsewhere, or Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -129,18 +150,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+            sys.unraisablehook = sys.__unraisablehook__
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
     """Handle SIGTERM: clean up on the way out.
 
     ``timeout`` sends it twice, and to the processes that decode too. Both are ignored from here on, because torch would
-    print a trace for each process that has ended.
+    print a trace for each process that has ended. While torch is imported, there is nothing to clean up, and its C++
+    code would answer an exception by aborting with a trace.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+        os.write(2, ENDED.encode())
+        os._exit(128 + signal.SIGTERM)
     if hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     raise Terminated
+
+
+def _unraisable(found: Any) -> None:
+    """Send SIGTERM again, in a moment, where Python could not raise :class:`Terminated`, as in a ``__del__``."""
+    if found.exc_type is Terminated:
+        signal.signal(signal.SIGTERM, _end)
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(found)
 
 
 class Terminated(SystemExit):

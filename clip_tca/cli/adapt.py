@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
 from clip_tca.datasets.formats.registry import KINDS, Kind
 from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT
@@ -41,8 +42,8 @@ TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or w
 With --head FILE.safetensors (tensors weight and bias) embeddings are features as that layer takes them, not scaled.
 A state of --load-state has its own classifier, and needs neither.
 
-The output has the format and the shard names of the input. A run that was killed goes on where it was when the same
-command is given again; what is finished is not written again."""
+The output has the format and the shard names of the input. If a run is killed, the same command continues where it
+stopped; finished shards are not written again."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -92,7 +93,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--batch-size", type=shared.positive, default=128, metavar="N", help="of --online (default: 128)"
     )
     group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
-    group.add_argument("--load-state", metavar="FILE", help="fit nothing: use an adapter that --save-state saved")
+    group.add_argument("--load-state", metavar="FILE", help="fit nothing: use a saved adapter (file, folder or hub id)")
     group.add_argument("--fit-only", action="store_true", help="write no output, only --save-state")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     group.add_argument(
@@ -184,12 +185,12 @@ def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Ada
 
     names = None if options.class_names is None else list(read_classes(locate(options.class_names)).values())
     if options.load_state is not None:
-        from clip_tca.adapters.state import load
+        from clip_tca.adapters.state import load, state_file
         from clip_tca.core.files import sha256
 
         _leave_out(options, "--load-state has its own classifier", "text", "head", *CLASSIFIER)
         _leave_out(options, "--load-state has its own options", *METHOD)
-        path = locate(options.load_state)
+        path = state_file(options.load_state)
         adapter = load(path, device)
         about = {"file": path.name, "sha256": sha256(path), "classes": adapter.classifier.n_classes}
         given = GivenClassifier(adapter.classifier, about, kind="state")
@@ -237,13 +238,15 @@ def summary(options: argparse.Namespace, job: Run, results: list[ShardResult]) -
     """Print a few lines."""
     source, rows = job.source, sum(result.rows for result in results) if results else job.adapter.n_seen_
     shards, skipped = len(source.shards), sum(result.skipped for result in results)
-    files = "" if source.single else f" in {shards} {'shard' if shards == 1 else 'shards'}"
-    print(f"{rows} rows of {source.dim} dimensions{files}, {', '.join(options.write) if results else 'fitted'}")
+    files = "" if source.single else f" in {counted(shards, 'shard')}"
+    print(
+        f"{counted(rows, 'row')} of {source.dim} dimensions{files}, {', '.join(options.write) if results else 'fitted'}"
+    )
     if skipped:
         rest = f"{skipped} of the shards had been finished by an earlier run"
         print("nothing was left to do: all of it is there" if skipped == shards else rest)
     if dropped := sum(result.left_out for result in results):
-        print(f"{dropped} rows of NaN or infinity were left out (the record says which)")
+        print(f"left out: {counted(dropped, 'row')} of NaN or infinity (the record says which)")
     if options.labels is not None and rows:
         before, after = (100 * sum(getattr(r, name) for r in results) / rows for name in ("correct_before", "correct"))
         plain = {"text": "zero-shot", "head": "head", "state": "without"}[job.given.kind]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.adapters.registry import DEFAULT
+from clip_tca.core.checks import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,7 @@ CHANGED, UNCERTAIN, ALL = VIEWS = ("changed", "least certain", "all")
 ABOUT = """\
 # Pictures in, labels out
 Drop pictures{folder}, name what they may show, and click **Label**. Or click it now: the bundled pictures are ready.
-*Before* is what CLIP says of each picture alone, *after* is adapted to all of them together."""
+*Before* is the prediction of CLIP for each picture alone. *After* is adapted to all of them together."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -43,7 +44,9 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--port", type=int, default=PORT, metavar="N", help="default: %(default)s")
     model = "model that the page starts with, as in label (default: demo, the small bundled one)"
     command.add_argument("--model", default="demo", help=model)
-    command.add_argument("--share", action="store_true", help="also ask gradio.live for a public link; no folders then")
+    command.add_argument(
+        "--share", action="store_true", help="also get a public link from gradio.live; folders can't be named then"
+    )
     command.add_argument("--open", action="store_true", help="open the browser")
     command.set_defaults(run=run)
 
@@ -65,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def launch(page: Any, **options: Any) -> None:
-    """Serve a page, with the fonts of the system: those of the library's themes are asked of others."""
+    """Serve a page, with the fonts of the system: the library's themes load theirs from other servers."""
     theme = gradio().themes.Base(font=["system-ui", "sans-serif"], font_mono=["monospace"])
     page.launch(quiet=True, theme=theme, css=STYLE, footer_links=[], max_file_size="50mb", ssr_mode=False, **options)
 
@@ -92,10 +95,10 @@ def build(model: str = "demo", folders: bool = True) -> Any:
         with gr.Row():
             with gr.Column():
                 files = gr.File(label="Pictures", file_count="multiple", file_types=["image"], elem_id="files")
-                folder = gr.Textbox(label="or a folder of this machine", elem_id="folder", visible=folders)
+                folder = gr.Textbox(label="or a folder on this machine", elem_id="folder", visible=folders)
             with gr.Column():
                 names = ", ".join(demo_set().classes)
-                classes = gr.Textbox(names, label="What they may show, with commas between", elem_id="classes", lines=3)
+                classes = gr.Textbox(names, label="What they may show, separated by commas", elem_id="classes", lines=3)
                 chosen = gr.Textbox(model, label="Model (demo is bundled; ViT-B-16-quickgelu is CLIP)", elem_id="model")
                 start = gr.Button("Label", variant="primary", elem_id="start")
         said = gr.Markdown(elem_id="said")
@@ -158,7 +161,7 @@ def words(labelled: Labelling) -> str:
     from clip_tca.cli.label import class_lines, trust_lines
 
     trust = [line for line in trust_lines(labelled) if not line.startswith("What next")]
-    head = " ".join([f"**{len(labelled.table)} pictures.**", *trust])
+    head = " ".join([f"**{counted(len(labelled.table), 'picture')}.**", *trust])
     return "\n".join([head, "", "```", *class_lines(labelled), "```"])
 
 

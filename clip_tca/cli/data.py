@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import counted
 from clip_tca.datasets.registry import BENCHMARKS, COMMON, EXTRA, Benchmark
 
 WIDTH = 17
@@ -13,7 +14,7 @@ WIDTH = 17
 
 OTHERS = {
     "folder": "your own images: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID",
-    "demo": "icons, clip art and sketches in this package, with a small model of its own; needs no download",
+    "demo": "bundled icons, clip art and sketches, with a small bundled model; needs no download",
     "synthetic": "made-up embeddings; needs neither pictures nor a model",
 }
 """Data sets that are not benchmarks."""
@@ -23,16 +24,16 @@ def add(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="the data sets that have a name").set_defaults(run=list_datasets)
-    about = "load a benchmark, from the first of its mirrors that has it whole, into the folder where eval looks for it"
+    about = "Download a benchmark from the first mirror that has all of it to the folder where eval looks for it."
     get = actions.add_parser("get", help=about, description=about)
     get.add_argument("dataset", nargs="+", metavar="NAME", help=", ".join(_known()))
     get.add_argument(
         "--mirror",
         action="append",
         metavar="ADDRESS",
-        help="instead of the known ones: an archive (address or file), or OWNER/NAME[@REVISION] on the hub; repeatable",
+        help="another source: an archive (address or file), or OWNER/NAME[@REVISION] on the hub; repeatable",
     )
-    get.add_argument("--data-dir", metavar="DIR", help="load into DIR/NAME (default: data/NAME beside the store)")
+    get.add_argument("--data-dir", metavar="DIR", help="download to DIR/NAME (default: data/NAME in the cache folder)")
     shared.add_quiet(get)
     get.set_defaults(run=load)
     check = actions.add_parser("check", help="compare a copy with the published counts")
@@ -77,19 +78,20 @@ def load(options: argparse.Namespace) -> int:
 
     names, addresses = list(dict.fromkeys(options.dataset)), options.mirror or ()
     if addresses and len(names) > 1:
-        raise ValueError("mirror: an address is of one data set; name one")
+        raise ValueError("mirror: an address has one data set; name only that one")
     mirrors = {name: mirrors_of(name, addresses) for name in names}
     for name in names:
         if name not in BENCHMARKS or not mirrors[name]:
             own = f", or {name} with --mirror ADDRESS" if name in BENCHMARKS else ""
-            raise ValueError(f"data: {name!r} has no mirror to load it from; allowed are {', '.join(_known())}{own}")
+            raise ValueError(f"data: {name!r} has no known mirror; allowed are {', '.join(_known())}{own}")
     for name in names:
         root = Path(options.data_dir).expanduser() if options.data_dir else None
         folder = get(name, mirrors[name], root, not options.quiet)
         about = receipt(folder)
         images = sum(domain["images"] for domain in about["domains"].values())
-        counted = "as published" if BENCHMARKS[name].images else "no published counts to compare with"
-        print(f"{name}: {images} images, {len(about['domains'])} domains, {counted}, from {about['mirror']}")
+        compared = "as published" if BENCHMARKS[name].images else "no published counts to compare with"
+        domains = counted(len(about["domains"]), "domain")
+        print(f"{name}: {counted(images, 'image')}, {domains}, {compared}, from {about['mirror']}")
         print(f"  {folder}")
         print(f"  next: clip-tca eval --dataset {name}{f' --data-dir {folder}' if root else ''}")
     return 0
@@ -104,7 +106,7 @@ def compare(options: argparse.Namespace) -> int:
     width = max(map(len, [*data.classes, "class"]))
     for domain in dict.fromkeys([*data.expected, *data.domains]):
         images, published = sum(counts.get(domain, [])), data.expected.get(domain)
-        print(f"{domain}: {images} images" + ("" if published is None else f", {published} published"))
+        print(f"{domain}: {counted(images, 'image')}" + ("" if published is None else f", {published} published"))
         per_class = counts.get(domain, [0] * len(data.classes))
         expected = data.expected_classes.get(domain, [None] * len(data.classes))
         for name, count, wanted in zip(data.classes, per_class, expected, strict=True):
@@ -117,6 +119,6 @@ def compare(options: argparse.Namespace) -> int:
     if missing := [domain for domain in data.expected if domain not in data.domains]:
         print(f"missing domains: {', '.join(missing)}")
     differences = data.differences()
-    found = f"{len(differences)} differences from the published counts" if differences else "complete"
+    found = f"{counted(len(differences), 'difference')} from the published counts" if differences else "complete"
     print(found if data.expected else "no published counts to compare with")
     return 1 if differences else 0

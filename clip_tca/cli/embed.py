@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import counted
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the options."""
-    command.description = "Encode images and prompts once; eval then takes them from the store."
+    command.description = "Encode images and prompts once. Later runs of eval read the embeddings from the store."
     shared.add_data(command)
     shared.add_model(command)
     shared.add_prompts(command)
@@ -21,7 +22,7 @@ def add(command: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="encode on this Ray cluster; without an address on all GPUs or cores of this machine",
+        help="encode on this Ray cluster, or without an address on all GPUs or cores of this machine",
     )
     shared.add_quiet(command)
     command.set_defaults(run=run)
@@ -38,9 +39,9 @@ def run(options: argparse.Namespace) -> int:
     embedded = Inputs(options.dataset, ray=options.ray, **shared.inputs(options)).embed()
     data, about = embedded.data, embedded.about
     for name, (z, _) in data.domains.items():
-        print(f"{about['dataset']}/{name}: {len(z)} images, {z.shape[1]} dimensions")
+        print(f"{about['dataset']}/{name}: {counted(len(z), 'image')}, {z.shape[1]} dimensions")
     cost = about["cost"]
-    print(f"{cost['encoded_images']} encoded in {cost['encoding_seconds']:.1f} s, the rest was in the store")
+    print(f"{cost['encoded_images']} encoded in {cost['encoding_seconds']:.1f} s; the others were in the store")
     if options.output is not None:
         prompts = about["prompts"]["name"] if about["prompts"] else options.prompts or "single"
         data.save(options.output, f"text.{prompts}")

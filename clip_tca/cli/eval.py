@@ -9,7 +9,7 @@ dataset = "pacs"
 method = ["zero-shot", "linear-tca"]
 
 With ``--output FILE`` every finished run is kept in ``FILE.unfinished`` until the last one is done. The same command
-again goes on from there.
+then continues from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import sys
 from collections.abc import Sequence
 
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import visible
 from clip_tca.core.folders import resource
+from clip_tca.core.progress import Progress
 from clip_tca.core.remote import Location, locate
 from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, GROUPS, METHODS
 from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
@@ -33,7 +35,7 @@ else:
 
 PASSED_ON = ("setting", "protocol", "batch_size", "seeds", "stream", "classes_present", "long_tail", "mix_domains",
              "profile", "examples", "predictions")  # fmt: skip
-NOT_IN_RECIPES = {"--recipe", "--output", "--format", "--help"}
+NOT_IN_RECIPES = {"--recipe", "--output", "--overwrite", "--format", "--help"}
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ NATURES = {
 
 def add(command: argparse.ArgumentParser) -> None:
     """Add the options of ``eval``."""
-    command.description = "Encode images, classify them by prompts, adapt, and print accuracy (%%) for each domain."
+    command.description = "Encode images, classify them by prompts, adapt, and print the accuracy (%) on each domain."
     shared.add_data(command, required=False, foreign=True)
     shared.add_model(command)
     shared.add_prompts(command)
@@ -55,39 +57,50 @@ def add(command: argparse.ArgumentParser) -> None:
     names = f"{ALLOWED}; repeatable (default: {', '.join(DEFAULT_METHODS)})"
     group.add_argument("--method", action="append", choices=(*METHODS, *GROUPS), metavar="NAME", help=names)
     shared.add_method(group)
-    group.add_argument("--setting", choices=SETTINGS, default="transductive", help="default: %(default)s")
-    group.add_argument("--protocol", choices=tuple(PROTOCOLS), default="full", help="default: %(default)s")
-    group.add_argument("--batch-size", type=shared.positive, default=128, metavar="N", help="default: %(default)s")
+    settings = "transductive: adapt to the whole domain at once; online: batch after batch; episodic: each batch alone"
+    group.add_argument("--setting", choices=SETTINGS, default="transductive", help=f"{settings} (default: %(default)s)")
+    divided = "; ".join(f"{name}: {by}" for name, by in PROTOCOLS.items())
+    group.add_argument(
+        "--protocol",
+        choices=tuple(PROTOCOLS),
+        default="full",
+        help=f"what accuracy is divided by: {divided} (default: %(default)s)",
+    )
+    group.add_argument(
+        "--batch-size", type=shared.positive, default=128, metavar="N", help="images in a batch (default: %(default)s)"
+    )
     group.add_argument(
         "--runs",
         dest="seeds",
         type=shared.positive,
         default=1,
         metavar="N",
-        help="runs, each with its own shuffle or draw: mean ± standard deviation, from 10 on also the mean of the "
+        help="repeat with other shuffles or draws: mean ± standard deviation, from 10 runs on also the mean of the "
         "worst tenth (default: %(default)s)",
     )
     group.add_argument("--intervals", action="store_true", help="add 95 %% intervals to accuracies and gains")
     group.add_argument("--profile", action="store_true", help="also time plain CLIP, and print what each method costs")
-    listed = "also list up to N images of each kind whose prediction changed"
+    listed = "keep up to N pictures of each kind whose prediction changed, for the report"
     group.add_argument("--examples", type=int, default=0, metavar="N", help=listed)
-    every = "also write every prediction beside the true label: .csv, .parquet or .json"
+    every = "also write every prediction with the true label: .csv, .parquet or .json"
     group.add_argument("--predictions", metavar="FILE", help=every)
     recipes = "TOML file of runs, or a name in eval/recipes/; options given here override its own"
     group.add_argument("--recipe", metavar="FILE", help=recipes)
-    group = command.add_argument_group("stream (labels make it and reach no method)")
+    group = command.add_argument_group("stream (true labels define it; no method sees them)")
     group.add_argument(
         "--stream",
         default="iid",
         metavar="iid|sorted|dirichlet:GAMMA",
-        help="order, online and episodic: shuffled, class after class, or correlated as in StatA, the more the smaller "
-        "GAMMA is, such as 0.1, 0.01 or 0.001 (default: %(default)s)",
+        help="order of the images, online and episodic: shuffled, sorted by class, or correlated as in StatA, more "
+        "with a smaller GAMMA, such as 0.1, 0.01 or 0.001 (default: %(default)s)",
     )
-    present = "classes in each batch, online and episodic, or A to B drawn for each; in the whole domain, transductive"
+    present = "number of classes in each batch (in the whole domain if transductive); A-B draws it for each batch"
     group.add_argument("--classes-present", metavar="K|A-B", help=present)
-    ratio = "images of the most frequent class for one of the rarest"
+    ratio = "how many times more images the most frequent class has than the rarest"
     group.add_argument("--long-tail", type=float, metavar="RATIO", help=ratio)
-    group.add_argument("--mix-domains", action="store_true", help="one stream over all domains; accuracy by domain")
+    group.add_argument(
+        "--mix-domains", action="store_true", help="one stream of all domains together; accuracy is still by domain"
+    )
     shared.add_output(command)
     shared.add_quiet(command)
     command.set_defaults(run=run, parser=command)
@@ -95,7 +108,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Evaluate once, or once for each run of a recipe."""
-    shared.check_output(options.output)
+    shared.check_result(options)
     runs, lines, unfinished = [options], [[""]], None
     if options.recipe is not None:
         lines = recipe_lines(options.recipe, options.parser, options.arguments)
@@ -112,16 +125,18 @@ def run(options: argparse.Namespace) -> int:
     for each in runs:
         shared.check_inputs(each)
         shared.check_table(each.predictions, "predictions")
-    from clip_tca.core.files import write_text
-    from clip_tca.evaluation.runner import evaluate
-    from clip_tca.results.explanation import closing
-    from clip_tca.results.rendering import render
+    with Progress(None, "loading PyTorch", "", not options.quiet):
+        from clip_tca.core.files import write_text
+        from clip_tca.evaluation.runner import evaluate
+        from clip_tca.results.explanation import closing
+        from clip_tca.results.rendering import render
 
     records = finished(unfinished, lines)
     try:
         for each in runs[len(records) :]:
             chosen = {name: getattr(each, name) for name in PASSED_ON}
             methods, given = each.method or DEFAULT_METHODS, shared.method_options(each)
+            chosen |= {"on_domain": None if each.quiet or not sys.stderr.isatty() else show}
             records.append(evaluate(each.dataset, methods=methods, options=given, **chosen, **shared.inputs(each)))
             if unfinished:
                 write_text(unfinished, json.dumps({"lines": lines, "records": records}))
@@ -130,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
             sys.stdout.write(render(records, metrics=metrics, intervals=intervals))
         if records and unfinished:
             kept = f"{len(records)} of {len(runs)} runs are kept in {unfinished}"
-            logger.warning("%s; the same command goes on from there", kept)
+            logger.warning("%s; the same command continues from there", kept)
         raise
     shared.deliver(options, lambda output_format: render(records, output_format, metrics, intervals))
     if unfinished:
@@ -139,6 +154,14 @@ def run(options: argparse.Namespace) -> int:
         for record in records:
             print("\n".join(["", *closing(record)]))
     return 0
+
+
+def show(domain: str, accuracy: dict[str, float]) -> None:
+    """Print the accuracies on a domain on stderr, above a bar."""
+    from tqdm import tqdm
+
+    found = ", ".join(f"{method} {value:.2f}" for method, value in accuracy.items())
+    tqdm.write(visible(f"{domain}: {found}"), file=sys.stderr)
 
 
 def finished(path: Location | None, lines: list[list[str]]) -> list[EvaluationRecord]:
@@ -153,7 +176,9 @@ def finished(path: Location | None, lines: list[list[str]]) -> list[EvaluationRe
     except ValueError as error:
         raise ValueError(f"{error}, or delete {path}") from None
     if content.get("lines") != lines:
-        raise ValueError(f"output: {path} is of an interrupted recipe with other options; give those, or delete it")
+        raise ValueError(
+            f"output: {path} belongs to an interrupted recipe with other options; use the same options, or delete it"
+        )
     logger.warning("%d of %d runs are taken from %s", len(records), len(lines), path)
     return records
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clip_tca.adapters.registry import DEFAULT
 from clip_tca.cli import options as shared
+from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
 from clip_tca.methods.registry import METHODS
 
@@ -16,16 +17,16 @@ if TYPE_CHECKING:
     from clip_tca.labelling.label import Labelling
 
 ABOUT = """\
-Label pictures that have no labels: encode them, classify them by the names of the classes, and adapt to all of them
-together, which puts right many labels that CLIP gets wrong on its own.
+Label pictures that have no labels. CLIP encodes them and classifies them by the names of the classes. Adapting to all
+pictures together then corrects many labels that CLIP gets wrong on its own.
 
 PICTURES is a folder with anything below it, files, a glob pattern in quotes, a .zip or .tar archive, a Parquet file, a
-text file with a path a line, an address such as s3://bucket/folder, or demo for the bundled pictures."""
+text file with one path per line, an address such as s3://bucket/folder, or demo for the bundled pictures."""
 
 MOST_CLASSES = 30
 """Lines of the table of classes."""
 
-ASK = "--ask 40 asks you about forty of the changed pictures, and tells what adaptation gained or lost"
+ASK = "--ask 40 asks you about forty of the changed pictures and estimates what adaptation gained or lost"
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -34,23 +35,25 @@ def add(command: argparse.ArgumentParser) -> None:
     command.formatter_class = argparse.RawDescriptionHelpFormatter
     add = command.add_argument
     add("pictures", nargs="*", metavar="PICTURES", help="folder, files, pattern, archive, table or address")
-    add("--classes", metavar="NAMES|FILE", help='"dog, cat, horse", or a file with one class a line')
+    add("--classes", metavar="NAMES|FILE", help='"dog, cat, horse", or a file with one class per line')
     add("--output", "-o", metavar="FILE", help=".csv, .parquet or .json: a row for each picture")
-    add(
-        "--html", metavar="FILE", help="one page: what changed, the least certain, every class; with the pictures in it"
-    )
+    add("--html", metavar="FILE", help="write a page with the pictures: what changed, the least certain, every class")
     ask = "write a page that asks you what N of the changed pictures show, such as 40"
     add("--ask", type=shared.positive, metavar="N", help=f"{ask}: ask.html, or beside -o FILE")
-    add("--answers", metavar="FILE", help="what that page saved: tell how accuracy changed, with a 95 %% interval")
+    add(
+        "--answers",
+        metavar="FILE",
+        help="the answers that page saved: print how accuracy changed, with a 95 %% interval",
+    )
     add("--overwrite", action="store_true", help="replace files that exist")
     add("--top", type=shared.positive, default=0, metavar="K", help="also write the K most probable classes")
-    review = "leave pictures without a label, so that at most this share of the others is expected to be wrong"
+    review = "leave uncertain pictures without a label, so that at most this share of the others should be wrong"
     add("--review-below", type=shared.share, metavar="P", help=f"{review}, such as 0.05")
-    into = "link the pictures into DIR, a new folder, one folder for each label; nothing is moved"
+    into = "link the pictures into a new folder DIR, with a folder for each label; nothing is moved"
     add("--sort-into", metavar="DIR", help=into)
     add("--copy", action="store_true", help="copy them instead")
-    add("--undo", metavar="DIR", help="remove what --sort-into made there, and do nothing else")
-    add("--domains", dest="by_domain", action="store_true", help="subfolders are domains, each adapted to by itself")
+    add("--undo", metavar="DIR", help="only remove what --sort-into made in DIR")
+    add("--domains", dest="by_domain", action="store_true", help="adapt to each subfolder by itself")
     group = command.add_argument_group("pictures in tables")
     group.add_argument("--hub-id", metavar="ID", help="data set on the hub, or a saved data set, instead of PICTURES")
     group.add_argument("--revision", help="commit or tag on the hub")
@@ -59,7 +62,7 @@ def add(command: argparse.ArgumentParser) -> None:
     shared.add_model(command)
     shared.add_prompts(command, class_names=False)
     group = command.add_argument_group("adaptation")
-    names = f"any but the oracle of clip-tca methods (default: {DEFAULT})"
+    names = f"see clip-tca methods (default: {DEFAULT})"
     group.add_argument("--method", choices=METHODS, default=DEFAULT, metavar="NAME", help=names)
     shared.add_method(group)
     shared.add_quiet(command)
@@ -94,7 +97,7 @@ def check(options: argparse.Namespace) -> None:
     if not options.pictures and options.hub_id is None:
         options.parser.error("PICTURES or --hub-id is needed")
     if options.classes is None and options.pictures != ["demo"]:
-        options.parser.error('--classes is needed: "dog, cat, horse", or a file with one class a line')
+        options.parser.error('--classes is needed: "dog, cat, horse", or a file with one class per line')
     for path in options.pictures:
         if not is_url(path) and path != "demo" and not set(path) & set("*?[") and not Path(path).expanduser().exists():
             raise FileNotFoundError(f"pictures: {path} is not a file or folder; check its name")
@@ -139,9 +142,9 @@ def write(options: argparse.Namespace, found: Labelling) -> list[str]:
         pictures = [domain.picture(i) for domain in domains for i in range(len(domain))]
         names, labels = found.table["file"].tolist(), found.table["label"].tolist()
         count = sort_into(Path(options.sort_into), names, pictures, labels, options.copy)
-        lines.append(f"sorted: {count} pictures into {options.sort_into}, with the list {UNDO}")
+        lines.append(f"sorted: {counted(count, 'picture')} into {options.sort_into}, with the list {UNDO}")
         lines.append(f"  to undo it: clip-tca label --undo {options.sort_into}")
-    return lines or ["Nothing was written: name a file for the labels, such as -o labels.csv"]
+    return lines or ["Nothing was written. To keep the labels, add -o labels.csv"]
 
 
 def ask_file(options: argparse.Namespace) -> str:
@@ -159,7 +162,8 @@ def write_questions(options: argparse.Namespace, found: Labelling) -> str:
     text, asked = ask_page(found, options.ask, "answers.csv")
     write_text(locate(ask_file(options)), text)
     about = f"written: {ask_file(options)} asks about {asked} of the changed pictures; open it in a browser, save"
-    return f"{about} answers.csv, then give the same command with --answers answers.csv instead of --ask"
+    again = " --overwrite" if options.output or options.html else ""  # they have been written by then
+    return f"{about} answers.csv, then run the same command with --answers answers.csv{again} instead of --ask"
 
 
 def read_change(answers: str, found: Labelling) -> Change:
@@ -174,8 +178,10 @@ def take_back(folder: Path) -> int:
     from clip_tca.labelling.sorting import undo
 
     removed, kept = undo(folder)
-    stay = f"; {kept} stay, because they have changed since" if kept else ""
-    print(f"removed: {removed} links or copies from {folder}{stay}; the pictures themselves are where they were")
+    stay = f"; {kept} changed since and stayed" if kept else ""
+    print(
+        f"removed: {counted(removed, 'link')} or copies from {folder}{stay}; the pictures themselves were not touched"
+    )
     return 0
 
 
@@ -189,20 +195,17 @@ def summary(found: Labelling) -> list[str]:
     table, count = found.table, len(found.table)
     review = int(table.get("review", table["changed"] & False).sum())
     model = found.embedded.about["model"]
-    lines = [f"{count} pictures, {len(found.classes)} classes; model {model['model'] if model else ''}."]
+    lines = [f"{counted(count, 'picture')}, {len(found.classes)} classes; model {model['model'] if model else ''}."]
     if found.pictures.ignored:
         some = ", ".join(found.pictures.ignored[:3])
-        lines.append(f"{len(found.pictures.ignored)} other files are no pictures and were left out: {some}")
+        lines.append(f"left out: {counted(len(found.pictures.ignored), 'file')} of another kind, such as {some}")
     if left_out := found.embedded.about["data"]["left_out"]:
-        them = "1 picture can't be read and was" if left_out == 1 else f"{left_out} pictures can't be read and were"
-        lines.append(f"{them} left out.")
+        lines.append(f"left out: {counted(left_out, 'picture')} that can't be read")
     if count < FEW:
-        lines.append(
-            f"Fewer than {FEW} pictures: there is little to adapt to. Expect few changes, for better or worse."
-        )
+        lines.append(f"Fewer than {FEW} pictures: there is little to adapt to, so expect few changes.")
     lines += ["", *class_lines(found), ""]
     if review:
-        lines.append(f"{review} pictures are for you to look at; the other {count - review} have a label.")
+        lines.append(f"For you to look at: {counted(review, 'picture')}. The other {count - review} have a label.")
     return lines
 
 
@@ -229,5 +232,5 @@ def trust_lines(found: Labelling, change: Change | None = None) -> list[str]:
         return closing_lines(found.method, findings, ASK, "labels")
     findings = {"": Finding(change.changed, change.pictures, change.says)}
     left_out = f", {change.unknown} could not be told" if change.unknown else ""
-    answered = f"By {change.answered} answers{left_out}, accuracy changed by {change}."
-    return [answered, *closing_lines(found.method, findings, "--ask with more pictures tells more", "labels")]
+    answered = f"By {counted(change.answered, 'answer')}{left_out}, accuracy changed by {change}."
+    return [answered, *closing_lines(found.method, findings, "--ask with more pictures narrows the interval", "labels")]

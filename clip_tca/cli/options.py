@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from clip_tca.core.checks import check_whole
+from clip_tca.core.checks import check_whole, not_among
 from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.datasets.registry import BENCHMARKS
 from clip_tca.results.schema import FORMATS, METRICS, check_metrics
@@ -21,7 +21,8 @@ from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
 TABLES = (".csv", ".parquet", ".json")
 """How the name of a table of pictures may end."""
-SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex"}
+SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".txt": "table"}
+"""How the name of a result may end, and the format that means."""
 
 COLUMNS = ("image_column", "label_column", "domain_column")
 DATA = ("data_dir", "hub_id", "revision", *COLUMNS, "domains", "corruptions", "severities", "corrupt")
@@ -31,9 +32,7 @@ def dataset(text: str) -> str:
     """A data set's name, or a file of stored embeddings."""
     if text in DATASETS or text.endswith(".safetensors"):
         return text
-    raise argparse.ArgumentTypeError(
-        f"{text!r}; allowed are {', '.join(DATASETS)} and FILE.safetensors (stored embeddings)"
-    )
+    raise argparse.ArgumentTypeError(not_among(text, [*DATASETS, "FILE.safetensors (stored embeddings)"]))
 
 
 def embeddings(text: str) -> str:
@@ -70,7 +69,9 @@ def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: b
     stored = "FILE.safetensors; or with --text a file or folder of embeddings" if foreign else "FILE.safetensors"
     kind = embeddings if foreign else dataset
     add("--dataset", required=required, type=kind, help=f"{', '.join(DATASETS)} or {stored}")
-    add("--data-dir", metavar="DIR", help="folder of the images, in any public layout; default: that of data get")
+    add(
+        "--data-dir", metavar="DIR", help="folder of the images, in any public layout (default: where data get puts it)"
+    )
     add("--hub-id", metavar="ID", help="data set on the hub, a saved data set, or Parquet")
     add("--revision", help="commit or tag on the hub")
     for what in ("image", "label", "domain"):
@@ -78,7 +79,7 @@ def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: b
     add("--domain", dest="domains", action="append", metavar="NAME", help="only this domain; repeatable")
     corruptions = "only this corruption of cifar10-c, …; repeatable (default: the 15 common ones)"
     add("--corruption", dest="corruptions", action="append", metavar="NAME", help=corruptions)
-    levels = "of corruptions; repeatable (default: 5)"
+    levels = "severity of the corruption; repeatable (default: 5)"
     add("--severity", dest="severities", action="append", type=positive, metavar="1..5", help=levels)
     add("--corrupt", metavar="NAME:SEVERITY", help="corrupt the images first, such as gaussian_noise:3")
     if foreign:
@@ -114,27 +115,33 @@ def add_prompts(command: argparse.ArgumentParser, class_names: bool = True) -> N
     group.add_argument(
         "--prompts",
         metavar="NAME|FILE",
-        help="single, watt, clip80; of the data set: clip (OpenAI's), coop; a file of templates; a .json file of "
-        "descriptions of each class (default: single)",
+        help="single, watt, clip80; clip (OpenAI's) or coop if the data set has them; a file of templates; a .json "
+        "file of descriptions of each class (default: single)",
     )
-    names = "default: clean; raw in --protocol watt; of a model with its own head, a file names all outputs"
+    names = (
+        "default: clean; raw with --protocol watt; for a model with its own head, a file with a name for each output"
+    )
     if class_names:
         group.add_argument("--class-names", metavar="raw|clean|FILE", help=names)
 
 
 def add_quiet(command: argparse.ArgumentParser) -> None:
     """Whether progress is shown."""
-    command.add_argument("--quiet", "-q", action="store_true", help="no progress on stderr; results and warnings stay")
+    command.add_argument(
+        "--quiet", "-q", action="store_true", help="show no progress; results and warnings are still printed"
+    )
 
 
 def add_method(group: argparse._ArgumentGroup) -> None:
     """Options of the adapters."""
-    group.add_argument("--k", metavar="N|auto", help="size of the pseudo-source; adanpc: neighbours; clipartt: classes")
+    group.add_argument(
+        "--k", metavar="N|auto", help="images that linear-tca aligns to, or the k of another method (default: auto)"
+    )
     group.add_argument(
         "--shares",
         metavar="FILE|NAME",
-        help="how frequent the classes are: a file with a number for each (lines, NAME,NUMBER lines or JSON), which "
-        "gains most; estimated (default), uniform, predicted, global or oracle (uses true labels)",
+        help="how frequent the classes are: a file with a number for each class (lines of NUMBER or NAME,NUMBER, or "
+        "JSON), or estimated (default), uniform, predicted or global; eval also takes oracle, which uses true labels",
     )
     group.add_argument("--solver", help="monge, coral, gradient or mean")
     group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
@@ -180,7 +187,7 @@ def read_shares(path: Location) -> list[float] | dict[str, float]:
             return [float(number) for (number,) in lines]
         return {name.strip(): float(number) for name, number in lines}
     except FileNotFoundError:
-        raise ValueError(f"shares: {path}: no such file; give one, or estimated, uniform or predicted") from None
+        raise ValueError(f"shares: {path}: no such file; give a file, or estimated, uniform or predicted") from None
     except (OSError, ValueError) as error:
         raise ValueError(
             f"shares: {path} can't be read ({error}); write a number for each class on its own line, or NAME,NUMBER"
@@ -190,10 +197,13 @@ def read_shares(path: Location) -> list[float] | dict[str, float]:
 def add_output(command: argparse.ArgumentParser) -> None:
     """Format and file of the result, and which measures its table shows."""
     group = command.add_argument_group("output")
-    group.add_argument("--format", choices=FORMATS, help="default: table; with --output, by the file's suffix")
-    group.add_argument("--output", "-o", metavar="FILE", help="also write to this file; whole or not at all")
+    group.add_argument(
+        "--format", choices=FORMATS, help="default: table; with --output, the one that fits the file name"
+    )
+    group.add_argument("--output", "-o", metavar="FILE", help=f"also write to this file: {', '.join(SUFFIXES)}")
+    group.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     columns = (
-        "columns of the table; one measure is shown by domain, several as averages; repeatable, or between commas: "
+        "measures to show: one by domain, several as averages; repeatable or separated by commas: "
         f"{', '.join(METRICS)} (default: accuracy)"
     )
     group.add_argument("--metric", action="extend", type=metrics, metavar="NAME", help=columns)
@@ -221,9 +231,9 @@ def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
 
 
 def check_inputs(options: argparse.Namespace) -> None:
-    """Raise, before torch is imported, for a file of this machine that is not there, or for a k that is none."""
+    """Raise, before torch is imported, if a local file does not exist or k is not a number."""
     named = vars(options)
-    for name in ("dataset", "data_dir", "text", "head", "labels", "class_names", "load_state", "state"):
+    for name in ("dataset", "data_dir", "text", "head", "labels", "class_names"):
         path = named.get(name)
         if path and path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
             raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file or folder; check its name")
@@ -264,6 +274,19 @@ def check_new(output: str | None, overwrite: bool, option: str = "output") -> No
         raise ValueError(f"{option}: {path} exists; name another file, or add --overwrite")
 
 
+def check_result(options: argparse.Namespace) -> None:
+    """Raise ValueError, before any work, if :func:`deliver` could not write to ``--output``."""
+    path = None if options.output is None else locate(options.output)
+    if path is not None and options.format is None and path.suffix.lower() not in SUFFIXES and _is_file(path):
+        raise ValueError(f"output: {path}; its name must end with {', '.join(SUFFIXES)}, or give --format")
+    check_new(options.output, options.overwrite)
+
+
+def _is_file(path: Location) -> bool:
+    """Whether it is a file, or would be one: not a pipe or a device."""
+    return path.is_file() or not path.exists()
+
+
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
     """Print the result in the requested format; with ``--output`` write that to the file, and print the table."""
     from clip_tca.core.files import write_text
@@ -273,4 +296,4 @@ def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:
         return
     path = locate(options.output)
     write_text(path, text(options.format or SUFFIXES.get(path.suffix.lower(), "table")))
-    sys.stdout.write(text("table"))
+    sys.stdout.write(f"{text('table')}\nwritten: {path}\n")

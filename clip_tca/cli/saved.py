@@ -10,7 +10,7 @@ from clip_tca.core.remote import locate
 
 def add_compare(command: argparse.ArgumentParser) -> None:
     """Add the options of ``compare``."""
-    command.description = "Put the records that clip-tca eval --output FILE.json wrote into a table for each data set."
+    command.description = "Print the records of clip-tca eval --output FILE.json as one table for each data set."
     command.add_argument("record", nargs="+", help="JSON file")
     shared.add_output(command)
     command.set_defaults(run=compare)
@@ -22,7 +22,7 @@ def compare(options: argparse.Namespace) -> int:
     from clip_tca.results.rendering import as_json, render_tables
     from clip_tca.results.table import comparison
 
-    shared.check_output(options.output)
+    shared.check_result(options)
     records = read_all(options.record)
 
     def text(output_format: str) -> str:
@@ -37,12 +37,12 @@ def compare(options: argparse.Namespace) -> int:
 def add_report(command: argparse.ArgumentParser) -> None:
     """Add the options of ``report``."""
     command.description = (
-        "Put the records that clip-tca eval --output FILE.json and clip-tca study --output PREFIX wrote "
-        "into one self-contained HTML page: tables, gains, classes, confusion, examples (eval --examples N), figures."
+        "Write the records of clip-tca eval --output FILE.json and clip-tca study --output PREFIX as one HTML page: "
+        "tables, gains, classes, confusion, pictures (if eval had --examples N) and figures."
     )
-    files = "JSON file, or a folder: all .json files in it; a study's figure is read from beside it"
+    files = "JSON files, or folders of them; the figure of a study is read from the same folder"
     command.add_argument("results", nargs="+", metavar="RESULTS", help=files)
-    command.add_argument("--output", "-o", metavar="FILE", required=True, help="HTML file; whole or not at all")
+    command.add_argument("--output", "-o", metavar="FILE", required=True, help="HTML file; an existing one is replaced")
     command.set_defaults(run=report)
 
 
@@ -55,35 +55,34 @@ def report(options: argparse.Namespace) -> int:
     shared.check_output(options.output)
     text = page(read(options.results))
     write_text(locate(options.output), text)
-    print(f"written: {options.output} ({len(text.encode()) / 1e6:.1f} MB)")
+    print(f"written: {options.output} ({len(text.encode()) / 1000:,.0f} kB)")
     return 0
 
 
 def add_explain(command: argparse.ArgumentParser) -> None:
     """Add the options of ``explain``."""
     command.description = (
-        "Explain a saved adapter, as adapter.explain() does, or a JSON record of clip-tca eval --output FILE.json."
+        "Explain in words, and then in figures, a saved adapter or a record of clip-tca eval --output FILE.json."
     )
-    command.add_argument("file", metavar="STATE|RESULT", help="saved state (safetensors) or record (JSON)")
+    command.add_argument("file", metavar="STATE|RESULT", help="saved state (file, folder or hub id) or record (JSON)")
     command.set_defaults(run=explain)
 
 
 def explain(options: argparse.Namespace) -> int:
     """Print a saved adapter or a record in plain words, and whether adaptation can be trusted."""
     path = locate(options.file)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give a saved state or a record of clip-tca eval --output")
-    with path.open("rb") as file:
-        is_record = file.read(64).lstrip().startswith(b"{")
-    if is_record:
-        from clip_tca.results.explanation import explain_record
-        from clip_tca.results.record import read
+    if path.is_file():
+        with path.open("rb") as file:
+            is_record = file.read(64).lstrip().startswith(b"{")
+        if is_record:
+            from clip_tca.results.explanation import explain_record
+            from clip_tca.results.record import read
 
-        print("\n\n".join("\n".join(explain_record(record)) for record in read(path)))
-        return 0
-    from clip_tca.adapters.state import load
+            print("\n\n".join("\n".join(explain_record(record)) for record in read(path)))
+            return 0
+    from clip_tca.adapters.state import from_pretrained
 
-    print(load(path).explain())
+    print(from_pretrained(options.file).explain())
     return 0
 
 
@@ -93,7 +92,7 @@ def add_export(command: argparse.ArgumentParser) -> None:
         "Fold a saved LinearTCA or ConditionalTCA into a linear classifier: .onnx (needs the onnx extra), "
         "or .safetensors with weight and bias for torch.nn.Linear."
     )
-    command.add_argument("state", metavar="STATE", help="what --save-state or an adapter's save wrote")
+    command.add_argument("state", metavar="STATE", help="saved state: a file of --save-state, a folder or a hub id")
     command.add_argument("--output", "-o", required=True, metavar="FILE", help="ends with .onnx or .safetensors")
     command.set_defaults(run=export)
 
@@ -103,9 +102,9 @@ def export(options: argparse.Namespace) -> int:
     shared.check_output(options.output)
     shared.check_inputs(options)
     from clip_tca.adapters.export import export as write
-    from clip_tca.adapters.state import load
+    from clip_tca.adapters.state import from_pretrained
 
-    head = load(locate(options.state)).folded()
+    head = from_pretrained(options.state).folded()
     write(head, locate(options.output))
     classes, dim = head.weight.shape
     unit = "of any length, which the model scales" if options.output.endswith(".onnx") else "of unit length"

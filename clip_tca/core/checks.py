@@ -1,13 +1,16 @@
-"""Checks of options, where a ValueError names the bad value and the allowed ones; text from outside in one line."""
+"""Checks of options, where a ValueError names the bad value and the allowed ones; text that messages are made of."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real  # NumPy's scalars are such too
 from typing import Any
 
 LONGEST_REASON = 240
 """Characters of another library's message that are repeated in ours."""
+MOST_LISTED = 12
+"""Allowed values that are listed where one of them is close to what was given."""
 
 
 def is_whole(value: Any, least: int) -> bool:
@@ -17,7 +20,22 @@ def is_whole(value: Any, least: int) -> bool:
 
 def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise ValueError unless ``value`` is one of ``allowed``."""
-    _require(value in allowed, name, value, ", ".join(map(str, allowed)))
+    if value not in allowed:
+        raise ValueError(f"{name}: {not_among(value, list(map(str, allowed)))}")
+
+
+def not_among(value: Any, allowed: Sequence[str], listed: Sequence[str] = ()) -> str:
+    """What to say of a value that is not allowed: the one that was probably meant, or those that are ``allowed``.
+
+    If there are many, they may be ``listed`` in another way.
+    """
+    from difflib import get_close_matches
+
+    meant = get_close_matches(str(value), allowed, 1)
+    if meant and len(allowed) > MOST_LISTED:
+        return f"{value!r}; did you mean {meant[0]}?"
+    hint = f" (did you mean {meant[0]}?)" if meant else ""
+    return f"{value!r}{hint}; allowed are {', '.join(listed or allowed)}"
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -69,11 +87,19 @@ def choices(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
 def one_line(reason: object) -> str:
     """The message of an error in one line, for another error; its class if it has none.
 
-    A long one ends after a whole word, with an ellipsis; a word is never cut, and the first is always there.
+    A long one ends with its last whole sentence, or if the first is too long, after a whole word with an ellipsis.
     """
     words = str(reason).split() or [type(reason).__name__]
     kept = max((i for i in range(1, len(words) + 1) if len(" ".join(words[:i])) <= LONGEST_REASON), default=1)
-    return " ".join(words[:kept]) + (" …" if kept < len(words) else "")
+    if kept == len(words):
+        return " ".join(words)
+    sentences = max((i for i in range(1, kept + 1) if words[i - 1].endswith(".")), default=0)
+    return " ".join(words[:sentences]) or " ".join(words[:kept]) + " …"
+
+
+def counted(number: int, noun: str, form: str = "") -> str:
+    """``1 row``, ``2 rows``; ``form`` is the format of the number."""
+    return f"{number:{form}} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 def visible(text: str) -> str:

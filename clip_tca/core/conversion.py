@@ -1,13 +1,14 @@
 """Embeddings as they come: columns, tables, lists and outputs of models, as one tensor or array.
 
-Nothing is imported for it: pandas, polars, pyarrow, datasets and transformers are known by what their objects can do.
-Whatever can't be taken is answered by the line of code that converts it.
+No library is imported for it: objects of pandas, polars, pyarrow, datasets and transformers are recognized by their
+methods. For anything else, the error message gives the line of code that converts it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from mimetypes import guess_type
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def _from_sequence(z: Sequence[Any], name: str) -> Tensor | np.ndarray:
             f"all: {joined}"
         )
     if first is not None and _depth(first) < 0:
-        raise TypeError(f"{name}: a {_kind(z)} of {_kind(first)}; {_advice(first)}")
+        raise TypeError(f"{name}: a {_kind(z)} of {_kind(first)}; {_advice(first, 'z[0]')}")
     return _stacked(z, name)
 
 
@@ -172,8 +173,8 @@ def _kind(z: Any) -> str:
     return type(z).__name__
 
 
-def _advice(z: Any) -> str:
-    """What can't be taken, and the line of code that makes something of it that can."""
+def _advice(z: Any, where: str = "z") -> str:
+    """What was expected, and the line of code that converts ``z``, which the caller has as ``where``."""
     got = f"expected a torch.Tensor, a numpy.ndarray, a list of vectors or a column of them, got {_kind(z)}"
     if hasattr(z, "toarray"):
         return f"{got}, which is sparse; pass z.toarray()"
@@ -185,7 +186,9 @@ def _advice(z: Any) -> str:
         keys = ", ".join(map(str, list(z)[:8])) or "nothing"
         return f"{got} with {keys}; pass the embeddings themselves: z[{next(iter(z), 'image_embeds')!r}]"
     if isinstance(z, (str, bytes)) or hasattr(z, "__fspath__"):
-        return f"{got}; read it first: np.load(z)"
+        if (guess_type(str(z))[0] or "").startswith("image/"):
+            return f"{got}; encode the pictures first: clip_tca.encode(z)"
+        return f"{got}; read it first: np.load({where})"
     if isinstance(z, Iterable):
         return f"{got}; fit takes batches, everything else one at a time: [tca.transform(batch) for batch in z]"
     return f'{got}; convert it: np.asarray(z, dtype="float32")'

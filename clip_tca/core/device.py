@@ -8,7 +8,7 @@ PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` is CUDA if it is there, else the CPU: MPS was reported to embed wrongly, without an error."""
+    """``auto`` is CUDA if there is one, else the CPU: MPS is reported to give wrong embeddings without an error."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}

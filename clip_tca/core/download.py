@@ -34,7 +34,7 @@ class DownloadError(ValueError):
 def download(url: str, target: Path, md5: str = "", progress: bool = False) -> None:
     """Load ``url`` into the file ``target``, compared with the published ``md5``; DownloadError has the reason."""
     if urlsplit(url).scheme not in ("http", "https"):
-        raise DownloadError("the address begins neither with http:// nor with https://")
+        raise DownloadError("the address must begin with http:// or https://")
     part = target.with_name(f"{target.name}{PART}")
     for attempt in range(0 if target.is_file() else ATTEMPTS):
         before = _size(part)
@@ -66,20 +66,20 @@ def _load(url: str, part: Path, progress: bool) -> None:
             if error.headers.get("Content-Range", "").endswith(f"/{start}"):
                 return  # nothing is left after ``start``
             part.unlink()
-            raise ConnectionError("the file is another one now") from None
+            raise ConnectionError("the file on the server has changed") from None
         raise DownloadError(f"HTTP {error.code} {error.reason}") from None
     except (URLError, OSError, http.client.HTTPException) as error:
         raise DownloadError(one_line(getattr(error, "reason", error))) from None
     with answer:
         if answer.headers.get_content_type() == "text/html":
             drive = ": it is gone, not shared, or was loaded too often today" if "google" in url else ""
-            raise DownloadError(f"a web page came instead of the file{drive}")
+            raise DownloadError(f"the server sent a web page instead of the file{drive}")
         start = start if answer.status == 206 else 0
         length = answer.headers.get("Content-Length")
         total = start + int(length) if length else None
         free = shutil.disk_usage(part.parent).free
         if total and total - start > free:
-            raise DownloadError(f"{total / 1e9:.1f} GB are needed and {free / 1e9:.1f} are free in {part.parent}")
+            raise DownloadError(f"{total / 1e9:.1f} GB are needed, but only {free / 1e9:.1f} are free in {part.parent}")
         mark = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
         tag.write_text("" if mark.startswith("W/") else mark, encoding="utf-8")
         title = part.name.removesuffix(PART)

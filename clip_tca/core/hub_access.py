@@ -35,7 +35,7 @@ def hub_reachable() -> bool:
     return True
 
 
-def cached_file(hub_id: str, *names: str) -> Path:
+def cached_file(hub_id: str, *names: str, revision: str | None = None) -> Path:
     """The first of these files of a model that the hub's cache has.
 
     Raises:
@@ -44,6 +44,6 @@ def cached_file(hub_id: str, *names: str) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     for name in names:
-        if isinstance(found := try_to_load_from_cache(hub_id, name), str):
+        if isinstance(found := try_to_load_from_cache(hub_id, name, revision=revision), str):
             return Path(found)
     raise ConnectionError(f"{hub_address()} can't be reached, and its cache has no {names[0]} of {hub_id}")

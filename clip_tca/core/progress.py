@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left, on stderr if that is a terminal."""
+"""Progress of long work: a bar with the time that is left, on stderr if that is a terminal."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Progress:
             done: Steps done before, such as by an earlier run.
         """
         self._options: dict[str, Any] = {"total": total, "desc": title, "unit": unit, "initial": done, "delay": DELAY}
+        self._options["bar_format"] = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt}{left}"
         if total is None:
             self._options |= {"bar_format": "{desc} …", "delay": 0}
         self._options |= {"unit_scale": unit in ("B", "row"), "leave": False, "dynamic_ncols": True}
@@ -35,7 +36,17 @@ class Progress:
         """The bar: ``update(steps)`` counts finished steps."""
         from tqdm import tqdm
 
-        self._bar = tqdm(file=sys.stderr, disable=not self._shown or None, **self._options)  # None: if no terminal
+        class Bar(tqdm):  # type: ignore[misc] # tqdm has no types
+            """A bar that says nothing of the time left until it is known."""
+
+            @property
+            def format_dict(self) -> dict[str, Any]:
+                found: dict[str, Any] = super().format_dict
+                done = found["n"] - found["initial"]
+                seconds = (found["total"] - found["n"]) * found["elapsed"] / done if done and found["total"] else None
+                return {**found, "left": "" if seconds is None else f", {tqdm.format_interval(seconds)} left"}
+
+        self._bar = Bar(file=sys.stderr, disable=not self._shown or None, **self._options)  # None: if no terminal
         return self._bar
 
     def __exit__(self, *error: object) -> None:

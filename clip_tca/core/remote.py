@@ -92,7 +92,7 @@ class RemotePath:
         return self._type() == "directory"
 
     def _type(self) -> str | None:
-        """Not what fsspec's own functions say: to them a store that does not answer is one without the file."""
+        """Unlike fsspec's own functions, tell a store that does not answer from one without the file."""
         try:
             return str(self.info()["type"])
         except FileNotFoundError:
@@ -157,7 +157,9 @@ class RemotePath:
         except FileNotFoundError:
             raise FileNotFoundError(f"{self.url}: no such file, folder or bucket; check the address") from None
         except Exception as error:
-            raise OSError(f"{self.url} {what} ({one_line(error)}); check address, network and rights") from error
+            raise OSError(
+                f"{self.url} {what} ({one_line(error)}); check the address, the network and your access rights"
+            ) from error
 
 
 Location = Path | RemotePath
@@ -190,7 +192,7 @@ def locate(address: str | Location) -> Location:
         raise ValueError(f"{address}: a package for {protocol}:// is missing; {remedy}") from None
     except Exception as error:
         raise ValueError(
-            f"{address}: {one_line(error)}; allowed are paths, and what fsspec knows: s3://, gs://, hf://, memory://, …"
+            f"{address}: {one_line(error)}; allowed are paths and the URLs of fsspec: s3://, gs://, hf://, memory://, …"
         ) from error
     return Path(key) if "file" in _protocols(fs) else RemotePath(fs, key, address)
 

@@ -1,4 +1,4 @@
-"""The text tower of a model that is at hand: texts to embeddings by the model's own methods, whichever library's it is.
+"""The text tower of a loaded model of open_clip or transformers: texts to embeddings by the model's own methods.
 
 open_clip's models have ``encode_text``, those of transformers ``get_text_features``. Neither library is imported.
 """
@@ -87,7 +87,9 @@ def scale_of(model: Any) -> float:
         ValueError: If it has none.
     """
     if getattr(model, "logit_scale", None) is None:
-        raise ValueError(f"scale: a {type(model).__name__} has no logit_scale; give it: scale=100.0 is OpenAI's CLIP's")
+        raise ValueError(
+            f"scale: a {type(model).__name__} has no logit_scale; pass it, such as scale=100.0 for OpenAI's CLIP"
+        )
     return as_number("scale", model.logit_scale.detach().exp())
 
 

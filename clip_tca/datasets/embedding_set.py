@@ -14,6 +14,10 @@ from clip_tca.core.files import write_tensors
 from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
 from clip_tca.datasets.formats.arrays import SafetensorsFile
+from clip_tca.datasets.formats.registry import FORMATS, TORCH
+
+OTHERS = {*FORMATS, *TORCH} - {".safetensors"}
+"""Suffixes of files with embeddings alone."""
 
 SOURCE = "source"
 """What source data are called in a file: they are no domain to adapt to."""
@@ -92,6 +96,11 @@ def load_embeddings(path: str | Location, text: str | None = None) -> EmbeddingS
     path = locate(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give a safetensors file of stored embeddings")
+    if path.suffix.lower() in OTHERS:
+        raise ValueError(
+            f"{path}: not a .safetensors file with embeddings, labels and texts; if it holds embeddings alone, use "
+            f"them as they are: LinearTCA(g).fit(z), or clip-tca eval --dataset {path} --text FILE --labels FILE"
+        )
     file = SafetensorsFile(path)
     texts = [name for name in file.headers if name.startswith("text.")]
     text = text or (texts[0] if len(texts) == 1 else "text.watt")

@@ -127,7 +127,7 @@ def get(name: str, mirrors: list[list[str]], root: Path | None = None, progress:
             except (ValueError, OSError) as error:
                 reasons.append(f"\n  {_title(mirror)}: {one_line(error)}")
     raise ValueError(
-        f"{name} could not be got from any of its {len(reasons)} mirrors; get it another way, then --data-dir DIR, or "
+        f"{name} could not be downloaded from any of its {len(reasons)} mirrors; give your copy by --data-dir DIR, or "
         f"clip-tca data get {name} --mirror ARCHIVE{''.join(reasons)}\n  the folder must look like {benchmark.layout()}"
     )
 

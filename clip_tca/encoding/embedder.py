@@ -77,7 +77,8 @@ class Embedder:
 
     Images that can't be read are an error, or left out and counted if ``skip_bad``. ``workers`` are processes that
     decode; None is the number of cores, half of it for a model on the CPU, at most 8. A ``pool`` encodes parts of a
-    domain elsewhere, in any order (:mod:`clip_tca.encoding.ray_pool`). ``encoded`` counts images without those found in
+    domain elsewhere, in any order (:mod:`clip_tca.encoding.ray_pool`). ``finished`` is called with the name and the
+    rows of each domain as soon as it is embedded. ``encoded`` counts images without those found in
     the store.
     """
 
@@ -87,6 +88,7 @@ class Embedder:
     workers: int | None = None
     progress: bool = False
     pool: Callable[[Domain, list[range]], Iterator[Encoded]] | None = None
+    finished: Callable[[str, Tensor], None] | None = None
     encoded: int = field(default=0, init=False)
     left_out: int = field(default=0, init=False)
 
@@ -128,6 +130,8 @@ class Embedder:
                 keep = [i for i in range(len(domain)) if i not in unread]
                 data.domains[name], rows = domain.subset(keep), rows[keep]
             z[name] = rows
+            if self.finished is not None:
+                self.finished(name, rows)
         return z
 
     def _check(self, data: ImageSet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
+from clip_tca.core.progress import Progress
 from clip_tca.core.remote import locate
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
 from clip_tca.datasets.foreign_files import SUFFIXES, ForeignFiles
@@ -104,8 +106,11 @@ class Inputs(ImageSource):
     column: str | None = None
     text_column: str | None = None
 
-    def embed(self) -> Embedded:
-        """Embed the data set and the prompts, or read the stored embeddings."""
+    def embed(self, arrived: Callable[[Embedded, str], None] | None = None) -> Embedded:
+        """Embed the data set and the prompts, or read the stored embeddings.
+
+        ``arrived`` is called with the name of each domain as soon as it is embedded, and with what is embedded by then.
+        """
         check_whole("workers", self.workers, 0, also=None)
         path, is_made = Path(self.dataset), self.dataset == "synthetic"
         is_stored = self.dataset not in (*NAMES, "synthetic") and (path.suffix.lower() in SUFFIXES or path.is_dir())
@@ -125,7 +130,7 @@ class Inputs(ImageSource):
                 f"give a file ({', '.join(SUFFIXES)}) or a folder as --dataset"
             )
         if not (is_made or is_stored):
-            return self._encoded()
+            return self._encoded(arrived)
         names_model = self.model or self.pretrained or self.precision != "auto"
         if names_model or self.data_dir or self.hub_id or self.corruptions or self.severities or self.corrupt:
             raise ValueError(
@@ -133,10 +138,10 @@ class Inputs(ImageSource):
                 "don't apply"
             )
         if is_made:
-            return self._stored(synthetic(0), "synthetic", {"kind": "synthetic", "seed": 0})
+            return self._stored(synthetic(0), "synthetic", {"kind": "synthetic", "seed": 0}, arrived)
         if is_ours:
             data = load_embeddings(self.dataset, f"text.{Path(self.prompts).name}")
-            return self._stored(data, path.stem, {"kind": "embeddings", "path": self.dataset})
+            return self._stored(data, path.stem, {"kind": "embeddings", "path": self.dataset}, arrived)
         files = ForeignFiles(
             path,
             Path(self.text or ""),
@@ -148,9 +153,11 @@ class Inputs(ImageSource):
             self.label_column,
         )
         data = files.load()
-        return self._stored(data, path.resolve().stem, files.about(data))
+        return self._stored(data, path.resolve().stem, files.about(data), arrived)
 
-    def _stored(self, data: EmbeddingSet, name: str, origin: dict[str, Any]) -> Embedded:
+    def _stored(
+        self, data: EmbeddingSet, name: str, origin: dict[str, Any], arrived: Callable[[Embedded, str], None] | None
+    ) -> Embedded:
         chosen = [domain_named(domain, list(data.domains)) for domain in self.domains]
         data.domains = {domain: data.domains[domain] for domain in chosen or data.domains}
         model, prompts = data.about.get("model") or None, data.about.get("prompts") or None
@@ -174,16 +181,21 @@ class Inputs(ImageSource):
             "prompts": prompts,
             "cost": {"encoding_seconds": 0.0, "encoded_images": 0},
         }
-        return Embedded(data, about)
+        embedded = Embedded(data, about)
+        if arrived is not None:
+            for domain in data.domains:
+                arrived(embedded, domain)
+        return embedded
 
-    def _encoded(self) -> Embedded:
+    def _encoded(self, arrived: Callable[[Embedded, str], None] | None = None) -> Embedded:
         known = self.dataset if self.dataset in BENCHMARKS else None
         if self.ray is not None and self.device not in ("auto", "cpu"):
             raise ValueError(f"device: {self.device!r}, but Ray chooses the GPUs; give auto, or cpu for none")
         load_prompts(self.prompts, (), known)  # cheap checks come before expensive work
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
-        encoder = make_encoder(model, self.pretrained, self.device, self.precision, store)
+        with Progress(None, f"loading {model}", "", self.progress):
+            encoder = make_encoder(model, self.pretrained, self.device, self.precision, store)
         self.check()
         if not self.is_local:
             _ = encoder.identity  # a data set from the hub is the larger download
@@ -194,12 +206,7 @@ class Inputs(ImageSource):
         began = time.perf_counter()
         embedder = Embedder(encoder, store, self.skip_bad, self.workers, progress=self.progress)
         text = embedder.texts(prompts) if prompts is not None else None
-        pool = nullcontext() if self.ray is None else RayPool(self.ray, encoder, self.workers, self.device != "cpu")
-        with pool as embedder.pool:
-            z = embedder.pictures(data)
         seconds = time.perf_counter() - began
-        domains = {name: (z[name], torch.tensor(domain.labels)) for name, domain in data.domains.items()}
-        embedded = EmbeddingSet(text, encoder.scale, domains, names, head=head, bias=encoder.bias)
         identity = encoder.identity
         model_info: ModelInfo = {
             "model": identity.model,
@@ -213,15 +220,34 @@ class Inputs(ImageSource):
         if encoder.head is not None:
             model_info["head"] = encoder.head.n_classes
         prompt_info = None if prompts is None or text is None else self._prompt_info(prompts, text)
-        embedded.about = {"model": model_info, "prompts": prompt_info}
+        rows = EmbeddingSet(text, encoder.scale, {}, names, head=head, bias=encoder.bias)
+        rows.about = {"model": model_info, "prompts": prompt_info}
         about: InputRecord = {
             "dataset": self.dataset,
-            "data": _data_info(data, embedder.left_out),
+            "data": _data_info(data, 0),
             "model": model_info,
             "prompts": prompt_info,
-            "cost": {"encoding_seconds": seconds, "encoded_images": embedder.encoded},
+            "cost": {"encoding_seconds": 0.0, "encoded_images": 0},
         }
-        return Embedded(embedded, about, data, encoder, prompts, embedder)
+        embedded, elsewhere = Embedded(rows, about, data, encoder, prompts, embedder), 0.0
+
+        def finished(name: str, z: Tensor) -> None:
+            nonlocal elsewhere
+            rows.domains[name] = (z, torch.tensor(data.domains[name].labels))
+            if arrived is not None:
+                left = time.perf_counter()
+                arrived(embedded, name)
+                elsewhere += time.perf_counter() - left
+
+        began, embedder.finished = time.perf_counter(), finished
+        pool = nullcontext() if self.ray is None else RayPool(self.ray, encoder, self.workers, self.device != "cpu")
+        with pool as embedder.pool:
+            embedder.pictures(data)
+        embedder.finished = None
+        seconds += time.perf_counter() - began - elsewhere
+        about["data"] = _data_info(data, embedder.left_out)  # without the images that turned out to be unreadable
+        about["cost"] = {"encoding_seconds": seconds, "encoded_images": embedder.encoded}
+        return embedded
 
     def _readable(self, raw: list[str], head: LinearClassifier | None) -> list[str]:
         """Names of the classes for the prompts."""

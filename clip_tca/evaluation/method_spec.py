@@ -20,6 +20,7 @@ from torch import Tensor
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.registry import ADAPTERS, ON_TOP
 from clip_tca.classifier import LinearClassifier
+from clip_tca.core.checks import not_among
 from clip_tca.methods.registry import (
     ALLOWED,
     BASES,
@@ -109,7 +110,7 @@ def method_specs(names: Sequence[str], options: dict[str, Any]) -> list[MethodSp
     expanded = [method for name in names for method in groups.get(name, [name])]
     allowed = {*METHODS, *[name + plus for name in registered() for plus in ("", PLUS)]}
     if unknown := [name for name in expanded if name not in allowed]:
-        raise ValueError(f"method: {unknown[0]!r}; allowed are {', '.join([ALLOWED, *registered()])}")
+        raise ValueError(f"method: {not_among(unknown[0], [*allowed, *groups], [ALLOWED, *registered()])}")
     specs = []
     for name in dict.fromkeys(expanded):
         spec = MethodSpec(name)

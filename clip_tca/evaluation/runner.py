@@ -6,15 +6,16 @@ Everything that changes from run to run is in the record's ``cost``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise, product
+from itertools import accumulate, pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from clip_tca.adapters.base import class_log, silenced
+from clip_tca.adapters.base import class_log, silenced, warnings_about
 from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.core.checks import check_whole, one_of
 from clip_tca.core.device import choose_device
@@ -29,7 +30,7 @@ from clip_tca.evaluation.measures import Scores, result_row
 from clip_tca.evaluation.method_spec import MethodSpec, class_scores, for_setting, method_specs, predict
 from clip_tca.evaluation.streams import Draw, Stream, divisor
 from clip_tca.methods.base import UnsuitableModelError
-from clip_tca.methods.registry import DEFAULT_METHODS, EVERY
+from clip_tca.methods.registry import DEFAULT_METHODS, EVERY, base_method
 from clip_tca.results.predictions import check_table, prediction_table, write_table
 from clip_tca.results.schema import (
     PLAIN_CLIP,
@@ -65,6 +66,7 @@ def evaluate(
     profile: bool = False,
     examples: int = 0,
     predictions: str | Location | None = None,
+    on_domain: Callable[[str, dict[str, float]], None] | None = None,
     **inputs: Any,
 ) -> EvaluationRecord:
     """Measure zero-shot and adapted accuracy on each domain of a data set, as ``clip-tca eval`` does.
@@ -87,6 +89,7 @@ def evaluate(
             (see :mod:`clip_tca.evaluation.examples`).
         predictions: Also write every prediction of the first run to this file (CSV, Parquet or JSON): method, domain,
             the columns of :func:`clip_tca.label`, and the true label.
+        on_domain: Called with the name of each domain and the accuracy (%) of each method as soon as they are known.
         inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`. Class names
             are ``raw`` by default in the WATT protocol.
 
@@ -112,19 +115,33 @@ def evaluate(
     if protocol == "watt":
         inputs.setdefault("class_names", "raw")
     source = Inputs(dataset, **inputs)
-    embedded = source.embed()
-    about = embedded.about
-    drawing.check_classes(len(about["data"]["classes"]))
-    if profile and embedded.pictures is None:
-        raise ValueError(f"profile: {dataset} holds embeddings only, and plain CLIP is timed on images; leave it out")
     device = choose_device(source.device)
-    shown = embedded.mixed() if mix_domains else embedded
-    runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, setting)
-    specs = _suitable(specs, runs, methods) if EVERY in methods else specs
-    places = _places(embedded) if mix_domains else None
-    measurement = Measurement(specs, runs, drawing, protocol, places, predictions is not None)
+    begun: list[Measurement] = []
+
+    def begin(embedded: Embedded) -> Measurement:
+        drawing.check_classes(len(embedded.about["data"]["classes"]))
+        if profile and embedded.pictures is None:
+            why = "holds embeddings only, and plain CLIP is timed on images; leave it out"
+            raise ValueError(f"profile: {dataset} {why}")
+        shown = embedded.mixed() if mix_domains else embedded
+        runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, setting)
+        chosen = _suitable(specs, runs, methods) if EVERY in methods else specs
+        places = _places(embedded) if mix_domains else None
+        return Measurement(chosen, runs, drawing, protocol, places, predictions is not None, on_domain)
+
+    def arrived(embedded: Embedded, domain: str) -> None:
+        begun.extend([] if begun else [begin(embedded)])
+        begun[0].run(domain, seeds)
+
+    # a method that changes the model may run only when every image is embedded
+    early = not mix_domains and not any(spec.base and base_method(spec.base).sees == "images" for spec in specs)
     with silenced(class_log):
-        measurement.run(seeds)
+        embedded = source.embed(arrived if early else None)
+        measurement = begun[0] if begun else begin(embedded)
+        for domain in () if early else measurement.runs.embedded.data.domains:
+            measurement.run(domain, seeds)
+    measurement.sort()
+    about, runs, specs = embedded.about, measurement.runs, measurement.specs
     record: EvaluationRecord = {
         "schema_version": SCHEMA_VERSION,
         "dataset": about["dataset"],
@@ -167,16 +184,16 @@ class Measurement:
     protocol: Protocol
     places: dict[str, range] | None = None
     keep_logits: bool = False
+    on_domain: Callable[[str, dict[str, float]], None] | None = None
     rows: list[ResultRow] = field(default_factory=list, init=False)
     costs: dict[str, list[Cost]] = field(default_factory=dict, init=False)
     predictions: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
     logits: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
 
-    def run(self, seeds: int) -> None:
-        """Every method on each domain, once for each seed."""
-        tasks = list(product(self.runs.embedded.data.domains, range(seeds)))
-        with Progress(len(self.specs) * len(tasks), "adapting", "run", self.runs.progress) as progress:
-            for domain, seed in tasks:
+    def run(self, domain: str, seeds: int) -> None:
+        """Every method on a domain, or on the mixture, once for each seed."""
+        with Progress(len(self.specs) * seeds, f"adapting {domain}", "run", self.runs.progress) as progress:
+            for seed in range(seeds):
                 draw = self._draw(domain, seed)
                 outputs: dict[str, BaseOutput] = {}
                 for spec in self.specs:
@@ -185,6 +202,14 @@ class Measurement:
                         outputs[spec.base] = base
                     self._add(spec, domain, seed, draw, outputs.get(spec.base or ""))
                     progress.update()
+        if self.on_domain is not None:
+            for name in self.places or [domain]:
+                rows = [row for row in self.rows if row["domain"] == name]
+                methods = dict.fromkeys(row["method"] for row in rows)
+                self.on_domain(name, {m: fmean(row["accuracy"] for row in rows if row["method"] == m) for m in methods})
+
+    def sort(self) -> None:
+        """Put the rows in the order of domains and seeds."""
         domains = list(self.places or self.runs.embedded.data.domains)
         self.rows.sort(key=lambda row: (domains.index(row["domain"]), row["seed"]))
 
@@ -219,7 +244,7 @@ class Measurement:
         g, (embeddings, all_labels) = self.runs.classifier, self.runs.embedded.data.domains[domain]
         labels = all_labels[draw.seen]
         z, logits = (embeddings[draw.seen].to(g.device), None) if base is None else (base.z, base.logits)
-        with PeakMemory(g.device) as memory:
+        with PeakMemory(g.device) as memory, warnings_about(domain):
             prediction = predict(spec, g, z, labels.to(g.device), self.runs.setting, draw.sizes, logits)
         of_base = (0.0, None, False) if base is None else (base.seconds, base.memory, base.embeds)
         cost = Cost(len(labels), prediction.adapting, prediction.predicting, memory.peak, *of_base)

@@ -6,7 +6,7 @@ This is an evaluation without the scoring: the same inputs, methods and embeddin
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -87,10 +87,10 @@ class Unlabelled(Inputs):
         data.classes = list(self.classes)
         return data
 
-    def embed(self) -> Embedded:
+    def embed(self, arrived: Callable[[Embedded, str], None] | None = None) -> Embedded:
         """Embed the pictures and the prompts."""
         check_whole("workers", self.workers, 0, also=None)
-        return self._encoded()
+        return self._encoded(arrived)
 
     def _readable(self, raw: list[str], head: LinearClassifier | None) -> list[str]:
         return [self.classes[name] for name in raw]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clip_tca.explanation import SAID
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.report.records import Run, Sources
 from clip_tca.report.templating import Cell, Grid, from_table, grid, render, signed
@@ -32,12 +33,11 @@ Panel = dict[str, Any] | str
 
 def headline(run: Run) -> dict[str, Any] | None:
     """Zero-shot and the best method without labels, whatever it gained or lost; None where there is no such method."""
-    label_free = [method for method in run.methods if method not in run.oracles]
-    if not label_free or run.no_comparison:
+    if run.no_comparison or (best := run.methods[0]) in run.oracles:
         return None
-    best = max(label_free, key=run.accuracy)
     gains, paired = [run.gain(best, domain) for domain in run.domains], average_gain(run.record["rows"], best)
-    return {"best": best, "gain": run.gain(best), "gains": gains, "interval": paired.interval if paired else None}
+    found = {"best": best, "gain": run.gain(best), "gains": gains, "interval": None}
+    return found | ({"interval": paired.interval, "verdict": SAID[paired.says]} if paired else {})
 
 
 def accuracy(run: Run) -> Panel:
@@ -78,7 +78,7 @@ def classes(run: Run) -> Panel:
         most = sorted(present[np.argsort(-np.abs(points[-1, present]), kind="stable")[:LISTED_CLASSES]])
         few = len(most) == len(present)
         which = "by class" if few else f"the {LISTED_CLASSES} of {len(present):,} classes that changed most"
-        caption = f"{run.name(method)}: change against zero-shot, {which}; the last column takes all domains together"
+        caption = f"{run.name(method)}: change compared with zero-shot, {which}; the last column is over all domains"
         lines: list[list[str | Cell]] = []
         for i in most:
             cells = []
@@ -130,7 +130,7 @@ def _largest(run: Run, domain: str, matrices: dict[str, NDArray[np.int64]]) -> G
             cells = [Cell(f"{share:.1f}", (before - share) / 50) for share in values]
             lines.append([run.classes[true], run.classes[called], *cells])
     caption = f"{domain}: the largest confusions, in percent of the true class"
-    return grid(caption, ["true class", "called", *matrices], lines)
+    return grid(caption, ["true class", "predicted", *matrices], lines)
 
 
 def calibration(run: Run) -> Panel:
@@ -156,7 +156,7 @@ def examples(run: Run) -> Panel:
     """Images whose prediction changed: the fixed and the broken alike, with the count of all of each kind."""
     kept = run.record.get("examples")
     if not kept or not kept["groups"]:
-        return "none were kept: evaluate with --examples N to have them"
+        return "the record has no pictures; run eval with --examples 6"
     return dict(kept)
 
 
@@ -171,10 +171,10 @@ def cost(run: Run) -> Panel:
 PANELS: list[tuple[str, str, Callable[[Run], Panel]]] = [
     ("accuracy", "Accuracy", accuracy),
     ("gains", "Gains by domain", gains),
+    ("examples", "Examples of changed predictions", examples),
     ("classes", "Classes that gained and lost", classes),
     ("confusion", "Confusion before and after", confusion),
     ("calibration", "Calibration and other measures", calibration),
-    ("examples", "Examples of changed predictions", examples),
     ("cost", "Cost", cost),
     ("setup", "How it was run", lambda _: {}),
 ]

@@ -45,8 +45,10 @@ class Run:
 
     @cached_property
     def methods(self) -> list[str]:
-        """All but zero-shot."""
-        return [method for method in self.summary if method != ZERO_SHOT]
+        """All but zero-shot: the best of those that use no labels, then the others in the order of the record."""
+        listed = [method for method in self.summary if method != ZERO_SHOT]
+        best = max((method for method in listed if method not in self.oracles), key=self.accuracy, default=None)
+        return sorted(listed, key=lambda method: method != best)
 
     def name(self, method: str) -> str:
         """A method's name, marked if it is an oracle."""

@@ -7,15 +7,25 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from clip_tca.core.checks import visible
+from clip_tca.core.checks import counted, visible
 from clip_tca.results.schema import PROTOCOLS
-from clip_tca.results.table import Table, has_batches, head_line, model_line, note_lines, prompt_line, stream_words
+from clip_tca.results.table import (
+    Table,
+    dataset_name,
+    has_batches,
+    head_line,
+    model_line,
+    note_lines,
+    prompt_line,
+    stream_words,
+)
 
 TEMPLATES = Path(__file__).with_name("templates")
 ORACLE = "(oracle"  # the mark behind the name of every method that uses true labels
@@ -78,11 +88,6 @@ def signed(number: float, digits: int = 2) -> str:
     return rounded[1:] if float(rounded) == 0 else rounded.replace("-", "−")
 
 
-def counted(number: int, singular: str) -> str:
-    """``1 image``, ``2 images``."""
-    return f"{number:,} {singular}{'s' * (number != 1)}"
-
-
 def described(value: Any) -> str:
     """A value of a record in words: lists and dictionaries too."""
     if isinstance(value, Mapping):
@@ -119,8 +124,9 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     finalize=_text,
 )
-ENVIRONMENT.filters |= {f.__name__: f for f in (signed, counted, described, data_uri, thumbnail)}
-WORDS = (has_batches, head_line, model_line, note_lines, prompt_line, stream_words)
+ENVIRONMENT.filters |= {f.__name__: f for f in (signed, described, data_uri, thumbnail)}
+ENVIRONMENT.filters["counted"] = partial(counted, form=",")
+WORDS = (dataset_name, has_batches, head_line, model_line, note_lines, prompt_line, stream_words)
 ENVIRONMENT.globals |= {"zip": zip, "PROTOCOLS": PROTOCOLS, **{f.__name__: f for f in WORDS}}
 
 

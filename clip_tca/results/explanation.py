@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from clip_tca.core.checks import visible
+from clip_tca.core.checks import counted, visible
 from clip_tca.explanation import (
     LABELLED,
     NO_LABELS,
     SPREAD,
     Diagnosis,
     Finding,
+    Outcome,
     closing_lines,
     coverage,
+    never_predicted,
     verdict,
     wrapped,
 )
@@ -23,7 +25,15 @@ from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.intervals import CONSERVATIVE, Gain, gains
 from clip_tca.results.rendering import as_text
 from clip_tca.results.schema import EvaluationRecord
-from clip_tca.results.table import Table, headline_method, method_label, title_lines
+from clip_tca.results.table import Table, averages, dataset_name, headline_method, method_label, title_lines
+
+OUTCOMES: dict[Outcome, str] = {
+    "gain": "It is better on {}, by more than luck explains.",
+    "loss": "It is worse on {}, by more than bad luck explains.",
+    "chance": "On {}, the difference is small enough to be luck.",
+    "same": "On {}, nothing changed.",
+}
+"""What the labels say of some domains."""
 
 HEAD = ["method", "accuracy", "gain", "95 % interval", "labels say", "changed", "verdict without labels"]
 
@@ -44,27 +54,57 @@ def closing(record: EvaluationRecord) -> list[str]:
 
 
 def explain_record(record: EvaluationRecord) -> list[str]:
-    """Lines about a record: a block for each domain, then a summary over all domains."""
+    """Lines about a record: what each method did, in words, then the figures, a block for each domain."""
     by_domain = gains(record["rows"])
     oracles = [method["name"] for method in record["methods"] if method["uses_labels"]]
-    labels = "True labels were used for scoring only."
+    labels = "The true labels were used to count right answers. No method saw them."
     if oracles:
-        labels = f"ORACLE: {', '.join(oracles)} counted true labels to adapt; all others used them for scoring only."
-    lines = [*title_lines(record, "Gains")[:1], labels, ""]
+        labels = f"ORACLE: {', '.join(oracles)} counted true labels to adapt; the other methods did not see them."
+    images, domains = (
+        sum(about["images"] for about in record["data"]["domains"].values()),
+        counted(len(by_domain), "domain"),
+    )
+    lines = [
+        f"{dataset_name(record)}: {counted(images, 'image')} of {len(record['data']['classes'])} classes in {domains}."
+    ]
+    for method in record["methods"]:
+        if any(found[method["name"]] for found in by_domain.values()):
+            mine = {domain: gain for domain, found in by_domain.items() if (gain := found[method["name"]])}
+            lines += ["", method["name"], *wrapped([f"  {text}" for text in _plainly(record, method["name"], mine)])]
+    if len(lines) == 1:
+        lines.append("It has no zero-shot row, so gains are not known; evaluate with --method zero-shot too.")
+    lines += ["", *wrapped([*_never(record), labels]), "", *title_lines(record, "The figures: gains")[:1], ""]
     for domain, found in by_domain.items():
         lines += [*as_text(_block(record, domain, found).map(visible)).splitlines(), ""]
-    summary = []
-    for method in record["methods"]:
-        mine = [gain for found in by_domain.values() if (gain := found[method["name"]])]
-        up, down = (sum(gain.says == outcome for gain in mine) for outcome in ("gain", "loss"))
-        if mine:
-            mean = f"{fmean(gain.points for gain in mine):+.2f} points on average over {len(mine)} domains"
-            summary.append(f"{method['name']}: {mean}; beyond chance it gained in {up} and lost in {down}.")
-    missing = "The record has no zero-shot row, so gains are not known; evaluate with --method zero-shot too."
-    notes = [CONSERVATIVE, "No diagnosis in it: only adapters have one, in the setting transductive."]
+    notes = [CONSERVATIVE, "It has no diagnosis: only adapters have one, in the transductive setting."]
     if any("diagnosis" in row for row in record["rows"]):
         notes = [CONSERVATIVE, SPREAD, NO_LABELS]
-    return [visible(line) for line in (*lines, *wrapped(summary or [missing]), "", *wrapped(notes))]
+    return [visible(line) for line in (*lines, *wrapped(notes))]
+
+
+def _plainly(record: EvaluationRecord, method: str, mine: dict[str, Gain]) -> list[str]:
+    """Sentences for a reader who knows no statistics: right answers of 100, and where that is more than chance."""
+    after = fmean(averages(record, method))
+    points, reference = fmean(gain.points for gain in mine.values()), next(iter(mine.values())).reference
+    said = [
+        f"Of 100 images, {reference} gets {after - points:.0f} right, and {method} {after:.0f} "
+        f"({points:+.2f} points on average)."
+    ]
+    for outcome, words in OUTCOMES.items():
+        if where := [domain for domain, gain in mine.items() if gain.says == outcome]:
+            said.append(words.format(", ".join(where)))
+    return said
+
+
+def _never(record: EvaluationRecord) -> list[str]:
+    """Sentences about the classes that zero-shot never predicts, by domain."""
+    names, said = [visible(name) for name in record["data"]["classes"]], []
+    for row in record["rows"]:
+        if row["method"] == ZERO_SHOT and row["seed"] == 0:
+            counts = [sum(column) for column in zip(*row["confusion"], strict=True)]
+            missing = [name for name, count in zip(names, counts, strict=True) if not count]
+            said += never_predicted(missing, f" on {row['domain']}")
+    return said
 
 
 def _block(record: EvaluationRecord, domain: str, found: dict[str, Gain | None]) -> Table:

@@ -19,9 +19,8 @@ from clip_tca.methods.registry import PLUS, ZERO_SHOT
 from clip_tca.results.schema import ResultRow
 
 CONSERVATIVE = (
-    "The interval is conservative: a record counts right answers and does not pair them, so every changed prediction "
-    "(or, where those are not known, every one that the class counts allow) is counted as one that could have gone the "
-    "other way."
+    "The interval is conservative: it treats every changed prediction as one that could have gone the other way. Where "
+    "a record does not say how many changed, the most that its class counts allow is used."
 )
 
 

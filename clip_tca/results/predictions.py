@@ -1,4 +1,4 @@
-"""Predictions as a table, a row for each picture: its label before and after, how sure, and what came second."""
+"""Predictions as a table, a row for each picture: labels before and after, their confidence, and the runner-up."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _rounded(values: Tensor) -> Any:
 def check_table(path: Location) -> None:
     """Raise ValueError if a table can't be written in the format that the name asks for."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path}: a table ends with {', '.join(SUFFIXES)}; name it so")
+        raise ValueError(f"{path}: a table ends with {', '.join(SUFFIXES)}; choose such a name")
 
 
 def write_table(path: Location, table: pd.DataFrame) -> None:

@@ -41,12 +41,12 @@ def published(file: str = "clip_vit_b16") -> dict[str, Any]:
 
 
 def why_not(record: EvaluationRecord) -> str | None:
-    """Why no published number can stand beside this record; None if it can."""
+    """Why no published number can be compared with this record; None if some can."""
     model, dataset, data = record["model"], record["dataset"], record["data"]
     if data["origin"].get("kind") == "embeddings":
         return "this is a file of embeddings, and whether it holds all images is not known"
     if corrupt := data["origin"].get("corrupt"):
-        return f"they are for the images as they are, and these are corrupted by {corrupt}"
+        return f"they are for the original images, and these are corrupted by {corrupt}"
     files = [file for file in map(published, FILES) if _known(file, dataset)]
     known = {domain for file in files for domain in _known(file, dataset)["domains"]}
     if unknown := [domain for domain in data["domains"] if domain not in known]:

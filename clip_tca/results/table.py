@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Any, cast
 
+from clip_tca.core.checks import counted
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.intervals import accuracy_interval, average_gain
 from clip_tca.results.published import PublishedRow, published_rows, suites, why_not
@@ -30,9 +31,9 @@ from clip_tca.results.schema import (
 TENTH = 10  # from this number of runs on, the mean of the worst tenth of them is shown
 HEADLINE = ("conditional-tca", "linear-tca")  # the methods that the first line speaks of
 TRAINED_ON = {"pacs": "photo", "officehome": "Real World"}  # domains that the bundled model has seen in training
-COST = "Time and memory are of the method alone: embeddings were there already, unless a base method made its own."
+COST = "Time and memory of the method alone, without encoding, unless a base method encodes images itself."
 
-INTERVALS = "In brackets: 95 % intervals, of accuracies by Wilson, of gains the conservative one of paired images."
+INTERVALS = "In brackets: 95 % intervals (accuracies: Wilson; gains: conservative, from the changed predictions)."
 
 Section = tuple[str, list[list[str]]]
 
@@ -155,14 +156,14 @@ def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
     what, head = "Measures, averaged over domains,", [METRICS[metric].title for metric in metrics]
     if by_domain:
         what, seen = "Accuracy (%)" if is_accuracy else head[0], {_seen(record) for record in records}
-        head = [f"{domain} (seen)" if seen == {domain} else domain for domain in domains]
+        head = [f"{domain} (seen)" if domain in seen else domain for domain in domains]
         head += ["average", *tenth, "gain" if is_accuracy else "change"]
-    title, sections = [], []
+    sections = []
+    title = _once({label: title_lines(record, what) for label, record in group.items()})
     notes = [COST] if any(METRICS[metric].overall for metric in metrics) else []
+    notes += _once({label: note_lines(record) for label, record in group.items()})
     for label, record in group.items():
-        prefix, rows = f"{label}: " if label else "", []
-        title += [prefix + line for line in title_lines(record, what)]
-        notes += [prefix + line for line in note_lines(record)]
+        rows = []
         divided_by = PROTOCOLS[record["protocol"] if "accuracy" in metrics else "kept"]
         for method in dict.fromkeys(row["method"] for row in record["rows"]):
             cells = [_cell(averages(record, method, metric), metric) for metric in metrics]
@@ -174,6 +175,15 @@ def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
         reported = next(filter(None, (published_rows(record, domains) for record in records)), [])
         sections += _reported(reported, domains, [*tenth, "gain"])
     return Table(title, ["method", *head, "divided by"], sections, notes)
+
+
+def _once(lines: dict[str, list[str]]) -> list[str]:
+    """Lines about several records: once if all have it, else with the labels of those that have it."""
+    told: dict[str, list[str]] = {}
+    for label, mine in lines.items():
+        for line in mine:
+            told.setdefault(line, []).append(label)
+    return [line if len(labels) == len(lines) else f"{', '.join(labels)}: {line}" for line, labels in told.items()]
 
 
 def _by_domain(record: EvaluationRecord, method: str, metric: str, domains: list[str], tenth: bool) -> list[str]:
@@ -212,7 +222,7 @@ def _reported(rows: list[PublishedRow], columns: list[str], unknown: list[str]) 
 
 
 def headline_method(record: EvaluationRecord) -> str | None:
-    """The first of :data:`HEADLINE` in the record, else its first method: never chosen by the accuracies."""
+    """The first of :data:`HEADLINE` in the record, else its first method; the accuracies do not matter."""
     adapting = [method["name"] for method in record["methods"] if not method["uses_labels"]]
     return next((name for name in (*HEADLINE, *adapting) if name in adapting and name != ZERO_SHOT), None)
 
@@ -226,10 +236,17 @@ def headline(record: EvaluationRecord) -> str | None:
     where = " on average" if len(record["data"]["domains"]) > 1 else ""
     points, change = f"{abs(after - before):.2f} points", f"{before:.2f} → {after:.2f}."
     if points == "0.00 points":
-        return f"{name} neither gains nor loses against zero-shot{where}: {after:.2f}."
+        return f"{name} neither gains nor loses compared with zero-shot{where}: {after:.2f}."
     if after < before:
-        return f"{name} loses {points} against zero-shot{where}: {change}"
-    return f"{name} gains {points} over zero-shot{where}, without labels: {change}"
+        return f"{name} loses {points} compared with zero-shot{where}: {change}"
+    how = "with the class shares that were given" if name in given_shares(record) else "without labels"
+    return f"{name} gains {points} over zero-shot{where}, {how}: {change}"
+
+
+def given_shares(record: EvaluationRecord) -> list[str]:
+    """The methods that were told how frequent the classes are, by ``--shares FILE``."""
+    told = [(method["name"], method["parameters"].get("shares")) for method in record["methods"]]
+    return [name for name, shares in told if isinstance(shares, (list, dict))]
 
 
 # -- other tables ------------------------------------------------------------------------------------------------------
@@ -250,7 +267,7 @@ def side_tables(record: EvaluationRecord) -> list[Table]:
         relative, memory = f"{total / plain:.2f}" if plain else "", cost["base_memory_bytes"]
         lines.append([name, f"{1000 * total:.2f}", relative, "" if memory is None else f"{memory / 1e6:.0f}"])
     head = ["method", "ms/image", "of plain CLIP", "extra memory, MB"]
-    notes = ["Extra memory is the peak beyond what was allocated before; on a CPU it is sampled from resident memory."]
+    notes = ["Extra memory is the peak above what was in use before; on a CPU it is sampled from resident memory."]
     return [Table([f"Cost at batch {record['batch_size']}; decoding included."], head, [("cost", lines)], notes)]
 
 
@@ -297,7 +314,7 @@ def _suite(title: str, records: list[EvaluationRecord]) -> EvaluationRecord:
     data: DataInfo = {**first["data"], "domains": {}, "differences": [], "ignored": [], "left_out": 0}
     data["origin"] = {"corrupt": first["data"]["origin"].get("corrupt")}
     for record in records:
-        name, about = _set_name(record), record["data"]
+        name, about = f"{_set_name(record)}{' (seen in part)' if _seen(record) else ''}", record["data"]
         data["domains"][name] = {"images": sum(domain["images"] for domain in about["domains"].values())}
         data["differences"] += [f"{name}: {difference}" for difference in about["differences"]]
         data["left_out"] += about["left_out"]
@@ -340,16 +357,18 @@ def note_lines(record: EvaluationRecord) -> list[str]:
         notes.append("These are made-up embeddings, not a benchmark.")
     if is_demo:
         notes += [
-            "These are the demo's numbers: small pictures, and a small model of its own. With CLIP itself:",
+            "These figures are from small pictures and a small bundled model. To use CLIP itself:",
             "  your own pictures  clip-tca eval --dataset folder --data-dir DIR",
             "  the benchmark      clip-tca eval --dataset pacs",
         ]
     if head_line(record["model"]):
-        notes.append(f"{ZERO_SHOT}: the model's own head, unadapted.")
+        notes.append(f"{ZERO_SHOT}: the model's own head, not adapted.")
     if seen := _seen(record):
         notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
     if any(_in_batches(method, record) for method in record["methods"]):
         notes.append(f"in batches: the method sees {record['batch_size']} images at a time, not the whole domain.")
+    if told := given_shares(record):
+        notes.append(f"Class shares were given (--shares): {', '.join(told)}.")
     for method in record["methods"]:
         if tuned := method.get("tuned_on_test"):
             notes.append(f"authors tuned on test data: {method['name']}: {tuned}.")
@@ -360,7 +379,7 @@ def note_lines(record: EvaluationRecord) -> list[str]:
         more = ", …" if len(ignored) > 3 else ""
         notes.append(f"Found and not used: {', '.join(ignored[:3])}{more}.")
     if left_out := data["left_out"]:
-        notes.append(f"WARNING: {left_out} images could not be read and are in no count (--skip-bad).")
+        notes.append(f"WARNING: {counted(left_out, 'image')} could not be read and are not counted (--skip-bad).")
     if not is_made_up and not is_demo and (reason := why_not(record)):
         notes.append(f"Published numbers are not shown: {reason}.")
     return notes

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
+from clip_tca.core.checks import not_among
+
 if TYPE_CHECKING:
     from clip_tca.studies.frame import Study
 
@@ -29,6 +31,6 @@ STUDIES = {
 def study_class(name: str) -> type[Study]:
     """The class of a study."""
     if name not in STUDIES:
-        raise ValueError(f"study: {name!r}; allowed are {', '.join(STUDIES)}")
+        raise ValueError(f"study: {not_among(name, list(STUDIES))}")
     study: type[Study] = resolve_name(f"clip_tca.studies.{STUDIES[name]}")
     return study

@@ -70,7 +70,7 @@ def test_features_of_a_head_are_taken_as_they_are_and_embeddings_of_prompts_at_u
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_adapter_that_contradicts_its_classifier_is_refused(adapter, shifted):
     g = LinearClassifier(shifted.g.weight, normalize=True)
-    with pytest.raises(ValueError, match="normalize: false, but the classifier scales rows to unit length; leave it"):
+    with pytest.raises(ValueError, match="normalize: False, but the classifier scales rows to unit length; leave it"):
         adapter(g, normalize=False).fit(shifted.z)
 
 

@@ -166,7 +166,7 @@ def test_labels_are_checked_even_where_they_are_not_used(kind, shifted):
             kind(shifted.g).fit(shifted.z, labels=labels)
     with pytest.raises(TypeError, match=r"expected a LinearClassifier, got Tensor; use ZeroShotClassifier\(text\)"):
         kind(shifted.g.text).fit(shifted.z)
-    with pytest.raises(ValueError, match="an iterable of batches goes without labels and logits"):
+    with pytest.raises(ValueError, match="labels and logits need one matrix, not an iterable of batches"):
         kind(shifted.g).fit(iter([shifted.z]), labels=shifted.y)
 
 

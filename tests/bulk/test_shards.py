@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from clip_tca import LinearTCA
 from clip_tca.bulk.shards import open_embeddings
@@ -149,3 +150,11 @@ def test_webdataset_shards_become_parquet_with_ids(shelf):
     assert np.allclose(np.stack(table["embedding"].to_pylist()), fitted.transform(Z), atol=1e-3)
     assert adapt("wds/00000.tar", "-o", "one.parquet") == 0
     assert pq.read_metadata("one.parquet").num_rows == 100
+
+
+def test_what_torch_saved_is_answered_with_the_line_that_converts_it(tmp_path):
+    np.save(tmp_path / "a.npy", ROWS)
+    torch.save(torch.from_numpy(ROWS), tmp_path / "b.pt")
+    for what in ("b.pt", "*"):
+        with pytest.raises(ValueError, match=r"b\.pt: .*np\.save\('b\.npy', torch\.load\('b\.pt'\)\)"):
+            open_embeddings(str(tmp_path / what))

@@ -239,7 +239,7 @@ def test_a_fit_can_be_saved_without_writing_anything_and_gives_the_same_output(f
         ([], "the following arguments are required: --output/-o"),
         (["-o", "out", "--online", "--ray"], "leave out --load-state and --ray"),
         (["-o", "out", "--load-state", "s.safetensors", "--save-state", "t.safetensors"], "leave out --save-state"),
-        (["-o", "out", "--fit-rows", "few"], "argument --fit-rows: 'few'"),
+        (["-o", "out", "--fit-rows", "few"], "--fit-rows: 'few'"),
         (["-o", "out", "--write", "logits"], "allowed are embeddings, labels, scores"),
         (["-o", "out", "no text"], "one of the arguments --text --head --load-state is required"),
     ],
@@ -282,7 +282,7 @@ def test_bad_rows_are_named_or_dropped(folder, capsys):
         record = json.loads(Path("out.npy.json").read_text())
         assert record["left_out"] == {"bad.npy": {"rows": 2, "first": [7, 200]}}
         assert record["scored"]["correct"] == int((expected == np.delete(Y, [7, 200])).sum())
-    assert "2 rows of NaN or infinity were left out" in capsys.readouterr().out
+    assert "left out: 2 rows of NaN or infinity" in capsys.readouterr().out
     assert adapt("bad.parquet", "-o", "out.parquet", "--drop-bad-rows", "--write", "labels") == 0
     table = pq.read_table("out.parquet")
     assert table.column_names == ["id", "tca_label"]

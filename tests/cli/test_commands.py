@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from clip_tca import __version__
-from clip_tca.cli import main, parser
+from clip_tca.cli import COMMANDS, main, parser
 from clip_tca.cli.eval import recipe_lines
 from clip_tca.cli.options import DATASETS, parse_value, read_shares
 from clip_tca.datasets.image_source import NAMES
@@ -83,7 +83,33 @@ def test_wrong_usage_exits_with_2(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
-    assert "usage: clip-tca" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("clip-tca")
+    assert line.endswith(" --help)")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["evla"], "clip-tca: COMMAND: 'evla'; did you mean eval?"),
+        (["eval", "--dataset", "pcas"], "clip-tca eval: --dataset: 'pcas'; did you mean pacs?"),
+        ([*SYNTHETIC, "--method", "condtional-tca"], "--method: 'condtional-tca'; did you mean conditional-tca?"),
+        ([*SYNTHETIC, "--metod=tent"], "clip-tca eval: unknown option '--metod'; did you mean --method?"),
+        ([*SYNTHETIC, "--setting", "onlin"], "'onlin' (did you mean online?); allowed are transductive, online"),
+        (["explain", "a.json", "b.json"], "clip-tca explain: 'b.json' is one argument too many"),
+    ],
+)
+def test_a_misspelled_word_is_answered_with_the_one_that_was_meant(words, meant, capsys):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert meant in capsys.readouterr().err
+
+
+def test_help_is_printed_as_it_is_meant(capsys):
+    for name in COMMANDS:
+        with pytest.raises(SystemExit):
+            main([name, "--help"])
+        assert "%%" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -100,7 +126,7 @@ def test_no_command_takes_the_beginning_of_an_option_for_the_option(words, capsy
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == 2
-    assert "unrecognized arguments: --" in capsys.readouterr().err
+    assert f"unknown option '{words[-2] if words[0] != '--debu' else '--debu'}'" in capsys.readouterr().err
 
 
 def test_a_failure_is_one_line_and_exit_1_and_an_interrupt_130(monkeypatch, capsys):
@@ -117,6 +143,28 @@ def test_a_failure_is_one_line_and_exit_1_and_an_interrupt_130(monkeypatch, caps
     assert "Traceback" in capsys.readouterr().err
     fail(KeyboardInterrupt())
     assert main(SYNTHETIC) == 130
+
+
+ENDINGS = {
+    "while torch is imported, whose C++ code aborts at an exception": (
+        "class Ending(importlib.abc.MetaPathFinder):\n    def find_spec(self, name, *_):\n"
+        "        if name == 'torch.nn': os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)\n"
+        "sys.meta_path.insert(0, Ending())\n"
+    ),
+    "in a __del__, where Python can't raise anything": (
+        "from clip_tca.evaluation import inputs\n"
+        "class Dying:\n    def __del__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n        time.sleep(0)\n"
+        "def made(seed):\n    Dying()\n    time.sleep(30)\ninputs.synthetic = made\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("when", ENDINGS)
+def test_sigterm_ends_the_run_in_one_line(when, capfd):
+    code = f"import importlib.abc, os, signal, sys, time\nfrom clip_tca.cli import main\n{ENDINGS[when]}"
+    done = subprocess.run([sys.executable, "-c", f"{code}sys.exit(main({SYNTHETIC}))"], check=False)
+    assert done.returncode == 143
+    assert capfd.readouterr().err == "clip-tca: ended by SIGTERM\n"
 
 
 @pytest.mark.parametrize(
@@ -224,6 +272,28 @@ def test_an_ascii_terminal_gets_the_table():
     command = [sys.executable, "-m", "clip_tca", *SYNTHETIC, "--runs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert r"100.00 \xb1 0.00" in done.stdout
+
+
+def test_a_result_is_not_overwritten_unless_told_and_its_name_says_what_it_is(tmp_path, capsys):
+    file = tmp_path / "a.json"
+    assert main([*SYNTHETIC, "-o", str(file)]) == 0
+    assert f"\nwritten: {file}\n" in capsys.readouterr().out
+    before = file.read_bytes()
+    assert main([*SYNTHETIC, "-o", str(file)]) == 1
+    assert "exists; name another file, or add --overwrite" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert main([*SYNTHETIC, "--runs", "2", "-o", str(file), "--overwrite"]) == 0
+    assert file.read_bytes() != before
+    assert main([*SYNTHETIC, "-o", str(tmp_path / "a.xyz")]) == 1
+    assert "a.xyz; its name must end with .json, .csv, .md, .tex, .txt, or give --format" in capsys.readouterr().err
+    assert main([*SYNTHETIC, "-o", str(tmp_path / "a.xyz"), "--format", "csv"]) == 0
+
+
+def test_a_warning_about_a_fit_names_the_domain(capsys):
+    words = ["eval", "--dataset", "synthetic", "--method", "conditional-tca"]
+    assert main([*words, "--setting", "episodic", "--batch-size", "4"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1] for line in lines] == [" clean", " shifted", " skewed"], "once, not for each batch"
 
 
 def test_quiet_shows_no_progress_and_the_same_result(monkeypatch, capsys):

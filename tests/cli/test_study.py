@@ -50,7 +50,7 @@ def test_wrong_usage_exits_with_2(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["study", *words])
     assert stop.value.code == 2
-    assert "usage: clip-tca study" in capsys.readouterr().err
+    assert "see clip-tca study --help" in capsys.readouterr().err
 
 
 def test_a_study_that_needs_a_reference_lists_the_domains(capsys):

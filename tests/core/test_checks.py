@@ -9,12 +9,19 @@ LONG = "We couldn't connect to 'https://huggingface.co' to load the files, and c
 
 
 @pytest.mark.parametrize("shorten", [one_line, lambda reason: offline("ViT-B-16", ValueError(reason))])
-def test_the_reason_of_a_failure_is_never_cut_inside_a_word(shorten):
+def test_a_long_reason_ends_with_a_whole_sentence(shorten):
     for start in range(60):
-        words = LONG[start:].split()
-        told = shorten(" ".join(words)).partition(" …")[0].rpartition("(")[2].split()
-        assert told == words[: len(told)]
-        assert LONGEST_REASON - 30 < len(" ".join(told)) <= LONGEST_REASON
+        told = shorten(LONG[start:]).partition("); give")[0].rpartition("(")[2]
+        assert told.endswith("in the cache.")
+        assert LONG[start:].lstrip().startswith(told)
+        assert len(told) <= LONGEST_REASON
+
+
+def test_a_long_sentence_is_never_cut_inside_a_word():
+    words = LONG.replace(".", "").split()
+    told = one_line(" ".join(words)).removesuffix(" …").split()
+    assert told == words[: len(told)]
+    assert LONGEST_REASON - 30 < len(" ".join(told)) <= LONGEST_REASON
 
 
 def test_a_short_reason_is_whole_and_a_single_long_word_stays():

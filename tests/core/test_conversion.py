@@ -124,7 +124,8 @@ ADVICE = {
     "a sparse matrix": (sparse.csr_array(Z), "csr_array, which is sparse", "z.toarray()"),
     "a sparse dictionary": (sparse.dok_array(Z), "dok_array, which is sparse", "z.toarray()"),
     "a generator": (iter([TENSOR]), "[tca.transform(batch) for batch in z]"),
-    "names": (["a", "b"], "a list of str", "np.load(z)"),
+    "names": (["a", "b"], "a list of str", "np.load(z[0])"),
+    "the name of a picture": (["a.jpg"], "got str", "encode the pictures first: clip_tca.encode(z)"),
     "nothing": (None, "got NoneType"),
     "one vector": (LISTS[0], "expected a matrix (n, d), got shape (6,)", "for one row use z[None]"),
 }

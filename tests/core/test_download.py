@@ -70,10 +70,10 @@ def test_a_wrong_hash_is_named_and_the_file_is_gone(tmp_path):
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("file:///etc/passwd", "begins neither with http"),
+        ("file:///etc/passwd", "must begin with http"),
         ("http://127.0.0.1:9/a", "Connection refused"),
         ("missing", r"^HTTP 404 Not Found$"),
-        ("page", "a web page came instead of the file"),
+        ("page", "the server sent a web page instead of the file"),
     ],
 )
 def test_the_reason_is_in_words(tmp_path, url, reason):

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 import torch
 
-from clip_tca import LinearTCA, load
+from clip_tca import LinearTCA, from_pretrained
 from clip_tca.cli import main
 from clip_tca.core.files import local_copy, write_text
 from clip_tca.core.remote import RemotePath, is_url, locate, stamp
@@ -104,7 +104,7 @@ def test_a_store_without_whole_uploads_gets_a_temporary_name_first(memory, monke
     ("url", "reason"),
     [
         ("gs://bucket/a.npy", r"a package for gs:// is missing; pip install 'clip-tca\[gs\]'"),
-        ("nowhere://a.npy", "Protocol not known: nowhere; allowed are paths, and what fsspec knows"),
+        ("nowhere://a.npy", "Protocol not known: nowhere; allowed are paths and the URLs of fsspec"),
     ],
 )
 def test_a_store_that_can_t_be_opened_is_one_line(url, reason, monkeypatch):
@@ -152,6 +152,6 @@ def test_prompts_shares_and_recipes_may_be_in_a_store(memory):
 def test_a_state_is_kept_in_a_store(place, shifted):
     fitted = LinearTCA(shifted.g).fit(shifted.z)
     fitted.save(f"{place}/state.safetensors")
-    again = load(f"{place}/state.safetensors")
+    again = from_pretrained(f"{place}/state.safetensors")
     assert isinstance(again, LinearTCA)
     assert torch.equal(again.W_, fitted.W_)

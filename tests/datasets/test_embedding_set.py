@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -100,3 +101,9 @@ def test_a_head_or_features_that_do_not_fit_are_refused_in_one_line(change, says
     with pytest.raises(ValueError, match=says) as error:
         load_embeddings(tmp_path / "a.safetensors")
     assert "\n" not in str(error.value)
+
+
+def test_an_array_is_not_called_damaged(tmp_path):
+    np.save(tmp_path / "emb.npy", np.ones((3, 2)))
+    with pytest.raises(ValueError, match=r"emb.npy: not a .safetensors file .* LinearTCA\(g\).fit\(z\)"):
+        load_embeddings(tmp_path / "emb.npy")

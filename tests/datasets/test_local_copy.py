@@ -190,11 +190,11 @@ def test_a_benchmark_that_is_not_here_is_got_from_the_listed_mirrors(data, tmp_p
 
 def test_unknown_names_and_addresses_are_refused_before_anything_is_loaded(tmp_path, capsys):
     for words, reason in {
-        ("pacs", "imagenet"): "'imagenet' has no mirror to load it from; allowed are pacs, officehome, ",
-        ("terra",): "'terra' has no mirror to load it from; allowed are .*, or terra with --mirror ADDRESS",
+        ("pacs", "imagenet"): "'imagenet' has no known mirror; allowed are pacs, officehome, ",
+        ("terra",): "'terra' has no known mirror; allowed are .*, or terra with --mirror ADDRESS",
         ("terra", "--mirror", "ftp://x/y.zip"): "mirror: 'ftp://x/y.zip'; allowed are http",
         ("terra", "--mirror", str(tmp_path / "none.zip")): "mirror: .*none.zip'; allowed are http",
-        ("terra", "vlcs", "--mirror", "me/terra"): "an address is of one data set",
+        ("terra", "vlcs", "--mirror", "me/terra"): "an address has one data set",
     }.items():
         assert main(["data", "get", *words]) == 1
         assert re.search(reason, capsys.readouterr().err)

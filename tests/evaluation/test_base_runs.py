@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import clip_tca
+from clip_tca.encoding.embedder import Embedder
 from clip_tca.evaluation.base_runs import BaseRuns, Plain
 from clip_tca.evaluation.cost import Cost, PeakMemory, method_cost
 from clip_tca.evaluation.inputs import MIXED, Inputs
@@ -174,3 +175,31 @@ def test_memory_for_an_image_is_that_of_the_domain_where_it_is_highest():
     total = method_cost([Cost(1000, memory=5000), Cost(10, memory=100, base_memory=400), Cost(7)])
     assert (total["images"], total["memory_bytes"], total["memory_bytes_per_image"]) == (1017, 5000, 40.0)
     assert method_cost([Cost(7)])["memory_bytes_per_image"] is None
+
+
+@pytest.mark.parametrize(("method", "encoded"), [("linear-tca", [36, 72]), ("tent", [72, 72])])
+def test_a_domain_is_told_as_soon_as_it_is_known_but_a_method_that_changes_the_model_runs_last(
+    method, encoded, folder, monkeypatch
+):
+    told, images = {}, [0]
+    encode = Embedder.pictures
+
+    def on_domain(name: str, accuracy: dict[str, float]) -> None:
+        told[name] = (accuracy, images[0])
+
+    def counting(self, data):
+        finished = self.finished
+
+        def count(name, rows):
+            images[0] += len(rows)
+            finished(name, rows)
+
+        self.finished = count
+        return encode(self, data)
+
+    monkeypatch.setattr(Embedder, "pictures", counting)
+    record = evaluate(folder, "zero-shot", method, on_domain=on_domain)
+    assert [seen for _, seen in told.values()] == encoded
+    for row in record["rows"]:
+        assert told[row["domain"]][0][row["method"]] == row["accuracy"]
+    assert record["cost"]["encoded_images"] == 72

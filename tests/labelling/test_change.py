@@ -95,10 +95,13 @@ def test_the_command_asks_and_counts_the_answers(folder, tmp_path, capsys):
     table = pd.read_csv(tmp_path / "labels.csv")
     count = min(4, int(table["changed"].sum()))
     assert count > 0
-    assert f"labels.ask.html asks about {count} of the changed pictures" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"labels.ask.html asks about {count} of the changed pictures" in told
+    assert "with --answers answers.csv --overwrite instead of --ask" in told
     changed = table[table["changed"]]
     changed[["file"]].assign(answer="before").to_csv(tmp_path / "answers.csv", index=False)
-    assert main([*words, "--answers", str(tmp_path / "answers.csv")]) == 0
+    answered = ["--answers", str(tmp_path / "answers.csv"), "--overwrite"]
+    assert main([*words, "-o", str(tmp_path / "labels.csv"), *answered]) == 0
     lost = -100 * len(changed) / len(table)
     out = capsys.readouterr().out
     assert f"By {len(changed)} answers, accuracy changed by {lost:+.1f} points" in out

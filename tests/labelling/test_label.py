@@ -183,7 +183,7 @@ def test_what_exists_is_not_replaced_unless_told(folder, tmp_path, capsys):
 def test_few_pictures_are_told_what_to_expect(folder, capsys):
     assert main(["label", str(folder / "icon"), "--classes", CLASSES, "--model", MODEL]) == 0
     out = capsys.readouterr().out
-    assert "Fewer than 50 pictures: there is little to adapt to." in out
+    assert "Fewer than 50 pictures: there is little to adapt to, so expect few changes." in out
     assert "Nothing was written" in out
 
 
@@ -226,4 +226,4 @@ def test_a_broken_picture_is_named_and_skipped_if_told(folder, tmp_path, capsys)
     assert "broken.jpg: not an image that Pillow can read" in err
     assert main([*words, "--skip-bad"]) == 0
     assert "2 pictures, 3 classes" in (out := capsys.readouterr().out)
-    assert "2 pictures can't be read and were left out." in out
+    assert "left out: 2 pictures that can't be read" in out

@@ -145,12 +145,26 @@ def test_the_interval_of_the_gain_stands_under_the_headline(record):
     assert f"95 % interval of the change: {10 - half:+.1f} to {10 + half:+.1f} points." in shown(told).text()
 
 
+def test_a_report_opens_with_the_best_method_and_the_verdict_and_shows_pictures_before_calibration(record):
+    told = scored(record, {"zero-shot": 700, "linear-tca": 800, "conditional-tca": 810, ORACLE: 990})
+    for row in told["rows"]:
+        row["changed"] = 400
+    text = shown(told).text()
+    assert text.startswith("synthetic: 70.00 % → 81.00 % – clip-tca")
+    assert "Verdict: a gain beyond chance, by the labels. 95 % interval of the change: " in text
+    places = [text.index(part) for part in ("Verdict: ", "Data synthetic", "Reliability: ")]
+    assert places == sorted(places)
+    assert text.index("not selected by hand") < text.index("Reliability: ")
+    summaries = re.findall(r"<details open>\s*<summary>([^<]*?)\s*<", page(Sources([Run("one", told)])))
+    assert summaries == ["conditional-tca", "conditional-tca", "clean"]
+
+
 def test_what_a_record_has_not_is_left_out_by_name(record):
     bare = {key: value for key, value in record.items() if key != "examples"}
     bare["rows"] = [row for row in record["rows"] if row["method"] != "zero-shot"]
     text = shown(bare).text()
     assert text.count("no zero-shot rows to compare with") == 3
-    assert "Examples of changed predictions: none were kept: evaluate with --examples N to have them." in text
+    assert "Examples of changed predictions: the record has no pictures; run eval with --examples 6." in text
 
 
 def test_seeds_are_averaged_and_counted_together():
@@ -159,7 +173,7 @@ def test_seeds_are_averaged_and_counted_together():
     assert run.accuracy("linear-tca", "skewed") == pytest.approx(sum(row["accuracy"] for row in rows) / 2)
     matrix = run.confusion("linear-tca", "skewed")
     assert matrix.tolist() == (np.array(rows[0]["confusion"]) + rows[1]["confusion"]).tolist()
-    assert "mean of 2 shuffles" in shown(run.record).text()
+    assert "mean of 2 runs" in shown(run.record).text()
 
 
 def test_of_a_thousand_classes_the_largest_changes_and_confusions_are_listed(record):
@@ -266,6 +280,6 @@ def test_several_records_are_compared_and_each_has_its_part(record, tmp_path):
     assert [name for name, _ in sources.files] == ["one.json", "two.json"]
     sources.studies.append(Study("s", {"study": "k"}))
     text = Document(page(sources)).text()
-    for name in ("All runs", "one — synthetic: transductive, protocol full", "two#2 — other", "Study k", "Records"):
+    for name in ("All runs", "one – synthetic: ", "two#2 – other: ", "Study k", "Records"):
         assert name in text
     assert text.count("Gains by domain") == 3

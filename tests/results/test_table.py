@@ -97,7 +97,7 @@ def test_time_and_memory_come_from_the_cost_of_the_record(record):
     t3a, zero_shot = table.sections[0][1]
     assert t3a[1:4] == ["6.000", "7", "1.5"]
     assert zero_shot[2:4] == ["", ""]
-    assert table.notes[0].startswith("Time and memory are of the method alone")
+    assert table.notes[0].startswith("Time and memory of the method alone")
 
 
 def test_cost_is_shown_against_plain_clip_which_an_adapter_needs_first(record):
@@ -173,9 +173,9 @@ def test_unknown_formats_and_measures_are_named_with_those_allowed(record):
         (["linear-tca", "zero-shot", "conditional-tca"], [90, 50, 60],
          "conditional-tca gains 10.00 points over zero-shot on average, without labels: 50.00 → 60.00."),
         (["zero-shot", "linear-tca", "conditional-tca"], [50, 90, 45],
-         "conditional-tca loses 5.00 points against zero-shot on average: 50.00 → 45.00."),
+         "conditional-tca loses 5.00 points compared with zero-shot on average: 50.00 → 45.00."),
         (["zero-shot", "linear-tca"], [50, 50],
-         "linear-tca neither gains nor loses against zero-shot on average: 50.00."),
+         "linear-tca neither gains nor loses compared with zero-shot on average: 50.00."),
         (["zero-shot", "linear-tca:reference"], [50, 90], None),
         (["conditional-tca"], [50], None),
     ],
@@ -194,7 +194,7 @@ def test_the_table_begins_with_what_was_gained_or_lost_by_the_method_that_leads(
 def test_notes_say_what_the_numbers_are_of(record):
     demo = {**record, "dataset": "demo", "data": {**record["data"], "origin": {"kind": "demo"}}}
     assert accuracy_table(demo).notes[1].endswith("clip-tca eval --dataset folder --data-dir DIR")
-    note = "zero-shot: the model's own head, unadapted."
+    note = "zero-shot: the model's own head, not adapted."
     assert note in accuracy_table({**record, "model": {**MODEL, "head": 1000}}).notes
 
 
@@ -204,3 +204,16 @@ def test_a_domain_that_the_bundled_model_was_trained_on_is_marked(model, head, r
     table = accuracy_table({**record, "dataset": "pacs", "model": {**MODEL, "model": model}})
     assert head in table.head
     assert any("seen these pictures in training" in note for note in table.notes) == (model == "demo")
+    other = {**record, "dataset": "pacs", "model": {**MODEL, "model": "other"}}
+    (both, *_) = comparison({"a": {**record, "dataset": "pacs", "model": {**MODEL, "model": model}}, "b": other})
+    assert head in both.head
+
+
+def test_a_table_says_where_class_shares_were_given():
+    methods = ["zero-shot", "linear-tca"]
+    given = clip_tca.evaluate("synthetic", methods=methods, options={"shares": [1.0] * 6})
+    for record, told in ((given, True), (clip_tca.evaluate("synthetic", methods=methods), False)):
+        text = render(record)
+        assert ("with the class shares that were given" in text) == told
+        assert ("Class shares were given (--shares): linear-tca." in text) == told
+        assert ("without labels" in text) != told

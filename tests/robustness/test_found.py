@@ -164,7 +164,7 @@ def test_one_flipped_bit_in_a_saved_state_is_noticed(shifted, tmp_path):
     for place in range(start, len(whole), len(whole) // 20):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(ValueError, match=r"a\.safetensors: .*its checksum is wrong"):
-            LinearTCA.load(path)
+            LinearTCA.from_pretrained(path)
 
 
 @pytest.mark.parametrize(("key", "value"), [("accuracy", float("nan")), ("domain", 3), ("method", None)])

@@ -494,7 +494,7 @@ def test_saved_adapters(data: DataObject):
         if use == "explain":
             command(["explain", "case.safetensors"], "case")
         elif use == "load":
-            adapter = clip_tca.load("case.safetensors")
+            adapter = clip_tca.from_pretrained("case.safetensors")
             adapter.predict(z)
             adapter.partial_fit(z[:30]).transform(z)
         else:

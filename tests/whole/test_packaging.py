@@ -100,8 +100,8 @@ def test_anything_else_is_refused(name):
 
 def test_public_names():
     adapters = {"LinearTCA", "MLPTCA", "ConditionalTCA"}
-    functions = {"adapt_shard", "encode", "evaluate", "label", "label_free_score", "load", "load_embeddings", "render"}
-    functions |= {"estimate_change", "register", "sample_changed"}
+    functions = {"adapt_shard", "encode", "evaluate", "label", "label_free_score", "load_embeddings", "render"}
+    functions |= {"estimate_change", "from_pretrained", "register", "sample_changed"}
     types = {"ZeroShotClassifier", "LinearClassifier", "Method", "Task"}
     assert set(clip_tca.__all__) == {*adapters, *functions, *types, "__version__"}
     assert set(clip_tca.__all__) == set(dir(clip_tca))

@@ -23,3 +23,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+// Tables that are wider than their box say so.
+function measure() {
+  for (const box of document.querySelectorAll(".scroll")) box.classList.toggle("wider", box.scrollWidth > box.clientWidth);
+}
+addEventListener("resize", measure);
+document.addEventListener("toggle", measure, true);
+measure();
