@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import nbformat
 import numpy as np
@@ -32,11 +33,9 @@ def page(name: str) -> str:
 
 
 def blocks(language: str, page: str = README) -> list[str]:
-    return [
-        text
-        for name, text in re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
-        if name == language
-    ]
+    """Code blocks of a language, those in tabs included."""
+    fences = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", page, flags=re.DOTALL | re.MULTILINE)
+    return [dedent(text) for _, name, text in fences if name == language]
 
 
 def test_the_first_command_prints_what_the_readme_shows(capsys):
