@@ -55,7 +55,7 @@ def labelled() -> pd.DataFrame:
 
 def draw(table: pd.DataFrame, theme: dict[str, str]) -> plt.Figure:
     """Ten changed pictures and a bar for each style."""
-    plt.rcParams |= {"font.family": "DejaVu Sans", "font.size": 11, "text.color": theme["text"]}
+    plt.rcParams |= {"font.family": "DejaVu Sans", "font.size": 12, "text.color": theme["text"]}
     figure = plt.figure(figsize=(6.4, 6.0))
     parts = figure.add_gridspec(
         3, 5, height_ratios=(1, 1, 1.15), hspace=0.85, wspace=0.25, left=0.02, right=0.98, top=0.86, bottom=0.05
@@ -82,7 +82,7 @@ def picture(axes: Axes, row: tuple, theme: dict[str, str]) -> None:
     axes.spines[:].set_color(theme["quiet"])
     for y, label, sign in ((-0.17, row.zero_shot, ""), (-0.37, row.label, "→ ")):
         colour, mark = (theme["right"], " ✓") if label == row.truth else (theme["wrong"], " ✗")
-        axes.text(0.5, y, sign + label + mark, transform=axes.transAxes, ha="center", color=colour, size=10)
+        axes.text(0.5, y, sign + label + mark, transform=axes.transAxes, ha="center", color=colour, size=11)
 
 
 def bars(axes: Axes, table: pd.DataFrame, theme: dict[str, str]) -> None:
@@ -96,14 +96,14 @@ def bars(axes: Axes, table: pd.DataFrame, theme: dict[str, str]) -> None:
         places = [i + offset for i in range(len(accuracy))]
         axes.bar(places, accuracy[column], 0.36, color=colour, label=name)
         for x, value in zip(places, accuracy[column], strict=True):
-            axes.text(x, value + 2, f"{value:.1f}", ha="center", size=10)
+            axes.text(x, value + 2, f"{value:.1f}", ha="center", size=11)
     axes.set(xticks=range(len(accuracy)), yticks=[], ylim=(0, 85))
     axes.set_xticklabels(accuracy.index, color=theme["text"])
     axes.tick_params(length=0)
     axes.spines[["top", "left", "right"]].set_visible(False)
     axes.spines["bottom"].set_color(theme["quiet"])
-    axes.set_title("Accuracy (%)", loc="left", size=11, weight="bold", color=theme["text"])
-    axes.legend(ncols=2, loc="upper right", frameon=False, bbox_to_anchor=(1, 1.27), fontsize=10)
+    axes.set_title("Accuracy (%)", loc="left", size=12, weight="bold", color=theme["text"])
+    axes.legend(ncols=2, loc="upper right", frameon=False, bbox_to_anchor=(1, 1.27), fontsize=11)
 
 
 if __name__ == "__main__":
