@@ -38,7 +38,7 @@ LARGEST_WEIGHT = 1e15
 class LinearClassifier:
     """A linear classifier: logits = z · weightᵀ + bias, p = softmax(logits).
 
-    Example:
+    Examples:
         >>> g = LinearClassifier.from_module(model.fc, classes=names)
         >>> tca = ConditionalTCA(g).fit(features)
 
@@ -205,7 +205,7 @@ class ZeroShotClassifier(LinearClassifier):
 
     ``logits`` does not scale the embeddings to unit length. The adapters do (``normalize=True``).
 
-    Example:
+    Examples:
         >>> g = ZeroShotClassifier(text, scale=100.0, classes=["cat", "dog"])
         >>> g.predict(z, names=True)
 

@@ -309,7 +309,7 @@ class LinearTCA(Adapter):
     ``LinearTCA(g, k=20, shares="global", solver="gradient")``. The public code is
     ``LinearTCA(g, k=20, shares="oracle", uncertainty="entropy", solver="gradient")``.
 
-    Example:
+    Examples:
         >>> labels = LinearTCA(g).fit(z).predict(z)
 
     Attributes:

@@ -2,8 +2,8 @@
 
 Settings: ``transductive`` fits once on the whole domain. ``online`` shows batch after batch; each is predicted from
 the statistics of itself and of earlier batches, never of later ones. ``episodic`` adapts to each batch alone and
-forgets it. Base methods see batches in every setting, as published; in ``episodic`` they forget after each. Transductive methods
-see the whole domain in the transductive setting, and are solved for each batch in the others.
+forgets it. Base methods see batches in every setting, as published; in ``episodic`` they forget after each.
+Transductive methods see the whole domain in the transductive setting, and are solved for each batch in the others.
 """
 
 from __future__ import annotations

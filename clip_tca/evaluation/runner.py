@@ -69,7 +69,7 @@ def evaluate(
 ) -> EvaluationRecord:
     """Measure zero-shot and adapted accuracy on each domain of a data set, as ``clip-tca eval`` does.
 
-    Example:
+    Examples:
         >>> record = evaluate("folder", data_dir="pictures", model="demo")
         >>> print(render(record))
 
