@@ -2,7 +2,7 @@
 
     python examples/adapt_retrieval.py [EMBEDDINGS.safetensors]
 
-You need FAISS: ``pip install ".[retrieval]"``. EMBEDDINGS is a file that ``clip-tca embed -o`` wrote; the default is the
+Needs FAISS: ``pip install ".[retrieval]"``. EMBEDDINGS is a file written by ``clip-tca embed -o``; the default is the
 demo. The program fits ConditionalTCA to the index of each domain. It prints the precision at 10 (percent) before and
 after, for each kind of query.
 """

@@ -2,7 +2,7 @@
 
     python examples/adapt_your_embeddings.py [IMAGES.npy TEXT.npy [LABELS.npy]] [--scale 100]
 
-IMAGES (n, d) and TEXT (classes, d) are CLIP's embeddings of the images and of "a photo of a {class}". Without files, the
+IMAGES (n, d) and TEXT (classes, d) are embeddings of the images and of "a photo of a {class}". Without files, the
 program uses a small synthetic set. It prints how many predictions change, and their accuracy if you give labels. The
 methods do not see the labels. The last line says whether the stream ends with the same map as the fit on all images.
 """

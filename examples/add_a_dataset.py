@@ -4,7 +4,7 @@
 
 The layout is DIR/domain/class/image, or DIR/class/image for one domain. DIR/classes.txt may give class names for the
 prompts. Without DIR, the program writes some of the demo's pictures to a folder. It prints the counts, the prompts, and
-the table of ``clip-tca eval --dataset folder --data-dir DIR --model demo --class-names DIR/classes.txt`` for three methods.
+the table of ``clip-tca eval --dataset folder --data-dir DIR --model demo --class-names DIR/classes.txt``.
 
 To add a benchmark to the package, with published counts to check, see CONTRIBUTING.md.
 """

@@ -3,8 +3,9 @@
     python examples/add_a_method.py [DATASET]
 
 DATASET is a value of ``clip-tca eval --dataset`` (demo, a .safetensors file of embeddings, …). The default is a small
-synthetic set. The method, Debias, assumes that all classes are equally frequent. Then the mean prediction over all images
-is a bias of the classifier, and Debias subtracts it. Prints the accuracy of zero-shot, debias, LinearTCA and debias+tca.
+synthetic set. The method, Debias, assumes that all classes are equally frequent. Then the mean prediction over all
+images is a bias of the classifier, and Debias subtracts it. The program prints the accuracy of zero-shot, debias,
+LinearTCA and debias+tca.
 """
 
 from __future__ import annotations
