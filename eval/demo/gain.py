@@ -91,7 +91,7 @@ def bars(axes: Axes, table: pd.DataFrame, theme: dict[str, str]) -> None:
     accuracy = 100 * right.groupby(table["domain"]).mean()
     accuracy.loc["average"] = accuracy.mean()
     for offset, column, name, colour in zip(
-        (-0.2, 0.2), accuracy, ("zero-shot CLIP", "clip-tca"), theme["bars"], strict=True
+        (-0.2, 0.2), accuracy, ("zero-shot", "clip-tca"), theme["bars"], strict=True
     ):
         places = [i + offset for i in range(len(accuracy))]
         axes.bar(places, accuracy[column], 0.36, color=colour, label=name)
