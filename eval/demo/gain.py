@@ -3,7 +3,8 @@
     python eval/demo/gain.py            writes docs/figures/gain-light.png and gain-dark.png (needs the extra `plot`)
 
 Above: ten pictures drawn at random from those that adaptation corrected and those that it made wrong, in proportion.
-Below: accuracy of each style before and after. True labels mark and count; the method does not see them.
+Pictures that changed from one wrong label to another are counted in the subtitle and not drawn. Below:
+accuracy of each style before and after. True labels mark and count; the method does not see them.
 """
 
 from __future__ import annotations
@@ -64,10 +65,15 @@ def draw(table: pd.DataFrame, theme: dict[str, str]) -> plt.Figure:
     corrected, broken = table[~before & after], table[before & ~after]
     share = round(10 * len(corrected) / (len(corrected) + len(broken)))
     shown = pd.concat([corrected.sample(share, random_state=0), broken.sample(10 - share, random_state=0)])
+    still = int((table["changed"] & ~before & ~after).sum())
     title = f"{len(corrected)} pictures corrected, {len(broken)} newly wrong"
     figure.text(0.02, 0.955, title, weight="bold")
     figure.text(
-        0.02, 0.915, "ten of them at random, in proportion: label before → after", color=theme["quiet"], size=10
+        0.02,
+        0.915,
+        f"ten of these at random, in proportion; {still} more changed and stayed wrong",
+        color=theme["quiet"],
+        size=10,
     )
     for i, row in enumerate(shown.itertuples()):
         picture(figure.add_subplot(parts[i // 5, i % 5]), row, theme)
