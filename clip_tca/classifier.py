@@ -1,6 +1,6 @@
-"""g: a linear classifier, logits = z · weightᵀ + bias. Text prompts build one; so does any linear head.
+"""g: a linear classifier, logits = z · weightᵀ + bias, built from text prompts or from any linear head.
 
-An adapted classifier is one again (:meth:`clip_tca.LinearTCA.folded`), for plain code and other runtimes.
+:meth:`clip_tca.LinearTCA.folded` turns an adapter into such a classifier, for plain code and other runtimes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,21 @@ from clip_tca.core.text_towers import Template, bias_of, encode_texts, fill, sca
 C = TypeVar("C", bound="LinearClassifier")
 
 LARGEST_WEIGHT = 1e15
-"""Of a weight or bias that can be adapted."""
+"""The largest weight or bias that an adapter accepts."""
 
 
 class LinearClassifier:
-    """logits = z · weightᵀ + bias, p = softmax(logits).
+    """A linear classifier: logits = z · weightᵀ + bias, p = softmax(logits).
+
+    Examples:
+        >>> g = LinearClassifier.from_module(model.fc, classes=names)
+        >>> tca = ConditionalTCA(g).fit(features)
 
     Attributes:
         weight: ``(c, d)``, one row for each class.
         bias: ``(c,)``.
         classes: Names of the classes; None if they are not known.
-        normalize: Whether rows are scaled to unit length first.
+        normalize: Whether embeddings are scaled to unit length first.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class LinearClassifier:
         classes: Sequence[str] | None = None,
         normalize: bool = False,
     ) -> None:
-        """Take weight ``(c, d)`` and bias ``(c,)``; without a bias it is zero.
+        """Create a classifier from weight ``(c, d)`` and bias ``(c,)``; the default bias is zero.
 
         Raises:
             ValueError: If the shapes do not fit, there are fewer than 2 classes, or a number is not finite.
@@ -73,7 +77,7 @@ class LinearClassifier:
 
     @classmethod
     def from_module(cls, module: nn.Module, *, classes: Sequence[str] | None = None) -> LinearClassifier:
-        """The last layer of a model, such as ``model.fc``: a ``torch.nn.Linear``, with or without a bias."""
+        """Create a classifier from the last layer of a model, such as ``model.fc``: a ``torch.nn.Linear``."""
         if not isinstance(module, nn.Linear):
             kind = type(module).__name__
             raise TypeError(f"module: a {kind}; a torch.nn.Linear is needed, the model's last layer (model.fc)")
@@ -92,16 +96,16 @@ class LinearClassifier:
 
     @property
     def unit_rows(self) -> bool:
-        """Whether it is meant for rows of unit length, as prompts are; any other head takes features as they are."""
+        """Whether it expects embeddings of unit length, as with prompts; other heads take features unchanged."""
         return self.normalize or isinstance(self, ZeroShotClassifier)
 
     def prepared(self, z: Tensor) -> Tensor:
-        """Rows ``(n, d)`` as it is meant for: of unit length, or as they are."""
+        """Embeddings ``(n, d)`` as the classifier expects them: of unit length, or unchanged."""
         return unit(z) if self.unit_rows else z.to(compute_dtype(z.dtype))
 
     @property
     def device(self) -> torch.device:
-        """Where the weight is."""
+        """The device of the weight."""
         return self.weight.device
 
     def fingerprint(self) -> str:
@@ -120,7 +124,7 @@ class LinearClassifier:
         return like(torch.cat([torch.addmm(bias, part, weight.T) for part in parts]), z)
 
     def predict_proba(self, z: Array) -> Array:
-        """softmax of :meth:`logits`, ``(n, c)``."""
+        """Class probabilities ``(n, c)``: the softmax of :meth:`logits`."""
         return like(to_tensor(self.logits(z)).softmax(dim=1), z)
 
     @overload
@@ -128,16 +132,16 @@ class LinearClassifier:
     @overload
     def predict(self, z: Array, *, names: bool) -> Array | np.ndarray: ...
     def predict(self, z: Array, *, names: bool = False) -> Array | np.ndarray:
-        """The most likely class of each row, ``(n,)``; with ``names`` its name, in an array."""
+        """The most likely class ``(n,)`` of each embedding, as numbers, or as names with ``names=True``."""
         best = to_tensor(self.logits(z)).argmax(dim=1)
         return self.names_of(best) if names else like(best, z)
 
     def score(self, z: Array, y: Any) -> float:
-        """Accuracy: the share of rows whose predicted class is ``y`` ``(n,)``, given as numbers or as names."""
+        """Accuracy, from 0 to 1, given the true classes ``y`` ``(n,)`` as numbers or names."""
         return self.accuracy(to_tensor(self.logits(z)).argmax(dim=1), y)
 
     def accuracy(self, predicted: Tensor, y: Any) -> float:
-        """The share of the ``predicted`` classes ``(n,)`` that are ``y`` ``(n,)``, given as numbers or as names."""
+        """Accuracy of ``predicted`` classes ``(n,)``, given the true classes ``y`` ``(n,)`` as numbers or names."""
         given = np.asarray(y.cpu() if hasattr(y, "cpu") else y)
         if given.dtype.kind in "OUS":
             given = np.array(self.numbers_of(given.reshape(-1).tolist(), "y"))
@@ -173,7 +177,7 @@ class LinearClassifier:
         return [number[name] for name in names]
 
     def __sklearn_clone__(self) -> LinearClassifier:
-        """Itself: what scikit-learn's ``clone`` copies is adapters, and g never changes."""
+        """Return itself: scikit-learn's ``clone`` copies adapters, and g never changes."""
         return self
 
     def __repr__(self) -> str:
@@ -197,9 +201,13 @@ class LinearClassifier:
 
 
 class ZeroShotClassifier(LinearClassifier):
-    """Classification by similarity to text prompts: weight = scale · text, and one bias for all classes.
+    """CLIP's zero-shot classifier: logits = scale · z · textᵀ + bias.
 
-    ``logits`` is linear in ``z``: it does not rescale the rows. The adapters do that (``normalize=True``).
+    ``logits`` does not scale the embeddings to unit length. The adapters do (``normalize=True``).
+
+    Examples:
+        >>> g = ZeroShotClassifier(text, scale=100.0, classes=["cat", "dog"])
+        >>> g.predict(z, names=True)
 
     Attributes:
         text: ``(c, d)`` unit text embeddings, one row for each class.
@@ -214,11 +222,14 @@ class ZeroShotClassifier(LinearClassifier):
         bias: float | Tensor = 0.0,
         classes: Sequence[str] | None = None,
     ) -> None:
-        """Take ``text`` as ``(c, d)``, or as ``(templates, c, d)``, which is averaged over the templates.
+        """Create a classifier from text embeddings.
 
-        Each text embedding is normalised, the templates are averaged and the mean is normalised again, as CLIP's
-        own prompt ensembles are. ``scale`` may be a tensor, as in ``scale=model.logit_scale.exp()``; ``bias`` is the
-        logit bias of SigLIP. ``classes`` are the names, which ``predict(z, names=True)`` and saved states then have.
+        Args:
+            text: ``(c, d)``, or ``(templates, c, d)``. With several templates, each embedding is normalised, averaged
+                over the templates and normalised again, as in CLIP's prompt ensembles.
+            scale: The model's logit scale, such as ``model.logit_scale.exp()``; 100 for OpenAI's CLIP.
+            bias: The logit bias of SigLIP.
+            classes: Names of the classes, for ``predict(z, names=True)`` and for saved states.
         """
         rows = to_tensor(text, "text")
         if rows.ndim not in (2, 3):
@@ -249,15 +260,15 @@ class ZeroShotClassifier(LinearClassifier):
         scale: float | Tensor | None = None,
         bias: float | Tensor | None = None,
     ) -> ZeroShotClassifier:
-        """Encode the prompts with a model of open_clip or transformers that you have loaded.
+        """Encode prompts with a loaded model of open_clip or transformers.
 
         Args:
-            model: With ``encode_text`` or ``get_text_features``; it is left as it is, on its device.
-            tokenizer: The model's: ``open_clip.get_tokenizer(…)``, ``AutoTokenizer`` or ``AutoProcessor``.
+            model: A model with ``encode_text`` or ``get_text_features``. It is not changed or moved.
+            tokenizer: Its tokenizer: ``open_clip.get_tokenizer(…)``, ``AutoTokenizer`` or ``AutoProcessor``.
             classes: Names of the classes.
-            templates: One or several, with ``{}`` where the name goes, or functions of the name.
-            scale: Logit scale; None is the model's, ``model.logit_scale.exp()``.
-            bias: Logit bias; None is the model's, which SigLIP has.
+            templates: One or several templates, with ``{}`` for the name, or functions of the name.
+            scale: Logit scale; the default is ``model.logit_scale.exp()``.
+            bias: Logit bias; the default is that of the model, if it has one (SigLIP).
         """
         names = _checked_names(classes, len(classes)) or ()
         text = encode_texts(model, tokenizer, fill(templates, names))
@@ -270,7 +281,7 @@ class ZeroShotClassifier(LinearClassifier):
 
 
 def told_apart(names: Sequence[str]) -> list[str]:
-    """Names of which none occurs twice, as two of ImageNet's do: the second ``missile`` becomes ``missile (2)``."""
+    """Make names unique: the second ``missile`` of ImageNet becomes ``missile (2)``."""
     return [name if name not in names[:i] else f"{name} ({names[: i + 1].count(name)})" for i, name in enumerate(names)]
 
 

@@ -1,10 +1,10 @@
-"""How far the change estimated from forty answers, and the pictures left to a person, can be believed.
+"""How reliable are the change estimated from forty answers, and the labels that remain after review?
 
     python eval/ask.py FILE.safetensors… [--output eval/ask.md]
 
-Every domain is labelled without labels. Then true labels play the person: forty of the changed pictures are drawn 2,000
-times, and each time it is seen whether the 95 % interval holds the true change. For ``--review-below`` they count how
-many of the pictures that keep their label are wrong.
+Each domain is labelled without labels. Then true labels stand in for a person's answers. Forty of the changed pictures
+are drawn 2,000 times, and each time the script checks whether the 95 % interval contains the true change. For
+``--review-below`` it counts how many of the kept labels are wrong.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ HEAD = (
     "true change",
     "mean estimate",
     "half width",
-    "holds",
-    "told",
-    "wrongly",
+    "covered",
+    "decided",
+    "wrong",
 )
 RISKS = (0.02, 0.05, 0.1)
 
@@ -99,19 +99,19 @@ def main() -> None:
     show(
         "\n".join(
             [
-                "# Forty answers, and pictures for review: how far to believe them",
+                "# How reliable are forty answers, and labels after review?",
                 "",
                 f"Printed by `python eval/ask.py {' '.join(Path(path).name for path in options.embeddings)} "
                 "--output eval/ask.md`.",
-                "ConditionalTCA labels every domain as one set, without labels. The embeddings are in part those of",
-                "an encoder that is not CLIP's, and of the small bundled model (`_demo`).",
+                "ConditionalTCA labels each domain as one set, without labels. Some embeddings come from an encoder",
+                "that is not CLIP, and some from the small bundled model (`_demo`).",
                 "",
                 "## `--ask 40`: the change in accuracy",
                 "",
-                f"True labels play the person, {DRAWS:,} times for each domain. `holds`: the 95 % interval has the",
-                "true change in it. `told`: it excludes zero, so that it says gain or loss. `wrongly`: it says gain or",
-                "loss, and the truth is the other way, or none.",
-                *([f"Fewer than {FEWEST} labels changed, so nobody is asked: {', '.join(few)}."] if few else []),
+                f"True labels stand in for your answers, {DRAWS:,} times for each domain. `covered`: the 95 % interval",
+                "contains the true change. `decided`: it excludes zero, so it says gain or loss. `wrong`: it says gain",
+                "or loss, and the truth is the opposite, or no change.",
+                *([f"Fewer than {FEWEST} labels changed, so nothing is asked: {', '.join(few)}."] if few else []),
                 "",
                 f"| {' | '.join(HEAD)} |",
                 "|---|" + "---:|" * (len(HEAD) - 1),
@@ -119,13 +119,13 @@ def main() -> None:
                 "",
                 "## `--review-below P`: risk and coverage",
                 "",
-                "How many of the labels that stay are wrong, and how many stay, when at most 2, 5 or 10 % are expected",
-                "to be wrong. The second column is without review. The rule (clip_tca/labelling/review.py) was chosen",
-                "among eight by looking at these sets, so expect worse elsewhere.",
+                "The cells show how many of the kept labels are wrong, and how many labels are kept, when at most 2, 5",
+                "or 10 % are expected to be wrong. The second column is without review. We chose the rule",
+                "(clip_tca/labelling/review.py) among eight by looking at these sets, so expect worse elsewhere.",
                 "",
-                "Kept to what was asked for: "
+                "The limit holds in "
                 + ", ".join(f"{held[risk]} of {len(risks)} domains at P = {risk}" for risk in RISKS)
-                + ". A domain that keeps no label counts as kept to.",
+                + ". A domain that keeps no label counts as holding.",
                 "",
                 "| domain | wrong | " + " | ".join(f"P = {risk}" for risk in RISKS) + " |",
                 "|---|---:|" + "---:|" * len(RISKS),

@@ -2,8 +2,8 @@
 
     python eval/batch_size.py EMBEDDINGS.safetensors [--output eval/batch_size.md]
 
-Each batch is predicted after the adapter has seen it and never later ones. Images come in one seeded random order; the
-column ``sorted`` has them class by class, in batches of 64.
+Each batch is predicted after the adapter has seen it and no later ones. Images come in one seeded random order. In the
+column ``sorted`` they come class by class, in batches of 64.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def report(path: str) -> str:
         "# Streams: accuracy by batch size",
         "",
         "Printed by `python eval/batch_size.py pacs.safetensors --output eval/batch_size.md`. Accuracy (%) of the",
-        "predictions made on the way, images in random order; `sorted`: class by class in batches of 64; `fit`: one",
-        "fit on the whole domain. Solved at its end (`solve()`), a stream has the map of `fit`: what differs is only",
-        "that images were predicted on the way, from fewer.",
+        "predictions during the stream, with images in random order. `sorted`: class by class, in batches of 64.",
+        "`fit`: one fit on the whole domain. Solved at its end (`solve()`), a stream has the map of `fit`. It differs",
+        "only because images are predicted during the stream, when fewer have been seen.",
         "",
         "| method | domain | zero-shot | " + " | ".join(f"batch {size}" for size in SIZES) + " | sorted | fit |",
         "|---" * (len(SIZES) + 5) + "|",

@@ -1,10 +1,10 @@
-"""Whether anything without labels tells a gain from a loss: the evidence behind the verdict.
+"""Can you tell a gain from a loss without labels? The evidence behind the verdict.
 
     python eval/explain.py EMBEDDINGS.safetensors… [--domain NAME…] [--seeds 3] [--output PAGE.md]
 
-Test sets are those of regimes.py without the streams. Signs that need no label are measured on each, and a linear
-estimate of the change is made of them. It is fitted to all data sets but one and judged on that one; files whose names
-begin with the same letters are of one data set. Then the verdict of clip_tca/explanation.py is counted.
+The test sets are those of regimes.py without the streams. The script measures signs that need no labels, and estimates
+the change from them by a linear model. It fits the model to all data sets but one and tests it on that one. Files whose
+names begin with the same letters belong to one data set. Then it counts the verdicts of clip_tca/explanation.py.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ METHODS = {
     "LinearTCA, shares uniform": lambda g: LinearTCA(g, shares="uniform"),
     "LinearTCA as in the paper, k = 20": ADAPTERS["linear-tca:paper"].build,
 }
-"""Two settings that often lose are among them, so that there is something to be warned of."""
+"""Two of these settings often lose, so that there is something to detect."""
 NEIGHBOURS = 8
 SIZES = ((0, 100), (100, 500), (500, 2000), (2000, 10**9))
 HEAD = (
     *("images", "cases", "gained", "lost", "mean", "worst", "best"),
-    *("always gain", "neighbours", "estimate", "holds", "told"),
+    *("always gain", "neighbours", "estimate", "covered", "decided"),
 )
 FEWEST = 16  # images, so that each half has some
 SIGNS = {
-    "neighbours": "of the 8 nearest neighbours of a changed image: probability of its new label less that of the old",
-    "consistency": "share of neighbours with the same label, after less before, per changed image",
-    "nuclear norm": "of the matrix of predictions, after less before",
-    "halves": "share of the changed labels that a fit on either half of the images gives as well",
-    "confidence": "of zero-shot in the images that change",
+    "neighbours": "probability of the new label minus that of the old, mean of the 8 neighbours of a changed image",
+    "consistency": "share of neighbours with the same label, after minus before, per changed image",
+    "nuclear norm": "nuclear norm of the matrix of predictions, after minus before",
+    "halves": "share of the changed labels that fits on the two halves of the images also give",
+    "confidence": "confidence of zero-shot on the images that change",
     "changed": "share of predictions that change",
-    "images per class": "its logarithm",
-    "over-confidence": "of zero-shot, as ConditionalTCA measures it (its logarithm)",
+    "images per class": "logarithm of the number of images per class",
+    "over-confidence": "logarithm of zero-shot's over-confidence, as ConditionalTCA measures it",
     "trust": "weight of the Gaussians in ConditionalTCA",
 }
 
@@ -210,22 +210,22 @@ def page(paths: list[str], domains: list[str] | None, seeds: int) -> str:
     found = list(measure(paths, domains, seeds))
     words = [*(Path(p).name for p in paths), *(f"--domain {name}" for name in domains or ()), f"--seeds {seeds}"]
     lines = [
-        "# Can a gain be told from a loss without labels?",
+        "# Can you tell a gain from a loss without labels?",
         "",
         f"Printed by `python eval/explain.py {' '.join(words)} --output eval/explain.md`.",
         *paragraph(
-            "Test sets are those of [regimes.py](regimes.py) without the streams. Labels only score the "
-            "gains, in points of accuracy. The embeddings are real: in part CLIP ViT-B/32's (with prompts, or in "
-            "files `_proto` with a few images of each class in place of prompts), in part those of an encoder that "
-            f"is not CLIP's, and of the small bundled model (`demo`). Cases with at most {LITTLE:.0%} changed are "
-            "left out of the first tables."
+            "The test sets are those of [regimes.py](regimes.py) without the streams. Labels are used only to "
+            "compute the gains, in points of accuracy. All embeddings are real. Some are from CLIP ViT-B/32, with "
+            "prompts, or with a few images of each class instead of prompts (files `_proto`). Others are from an "
+            "encoder that is not CLIP, and from the small bundled model (`demo`). The first tables leave out cases "
+            f"with at most {LITTLE:.0%} changed predictions."
         ),
         *paragraph(
-            "**Not reliably.** The estimate is a linear one from all signs below, fitted to all other data sets; the "
-            "column *neighbours* is the same from one sign. Compare with *always gain*, which looks at nothing. "
-            "*Holds*: the 95 % interval of the estimate has the true change in it. *Told*: it excludes zero. So the "
-            "program does not estimate: it says that it can't tell, and asks for forty answers (`clip-tca label "
-            "--ask 40`, [ask.md](ask.md))."
+            "**Not reliably.** *Estimate* is a linear estimate of the gain from all signs below, fitted to the "
+            "other data sets. *Neighbours* uses one sign only. Compare both with *always gain*, which always "
+            "predicts a gain. *Covered*: the 95 % interval of the estimate contains the true change. *Decided*: the"
+            " interval excludes zero. The program therefore does not estimate the gain. It says that it can't tell,"
+            " and asks for forty answers (`clip-tca label --ask 40`, [ask.md](ask.md))."
         ),
     ]
     for method in DEFAULTS:
@@ -246,10 +246,10 @@ def page(paths: list[str], domains: list[str] | None, seeds: int) -> str:
             *size_rows(mine),
             "",
             *paragraph(
-                "Each sign alone: its correlation with the gain per changed image, and the chance that a case that "
-                "gained has a larger value than one that lost (0.5 says nothing)."
+                "Each sign alone: its correlation with the gain per changed image, and the probability that a case "
+                "with a gain has a larger value than a case with a loss (0.5 is no information)."
             ),
-            "| sign | correlation | ranked | what it is |",
+            "| sign | correlation | probability | meaning |",
             "|---|---:|---:|---|",
             *(
                 f"| {name} | {np.corrcoef(x[:, i], per)[0, 1]:+.2f} | {ranked(x[:, i], gains):.2f} | {about} |"
@@ -262,10 +262,9 @@ def page(paths: list[str], domains: list[str] | None, seeds: int) -> str:
         "## The verdict",
         "",
         *paragraph(
-            "What it does see is a bad selection: LinearTCA with options that know no class shares, where the "
-            "classes among the chosen rows are not as frequent as among the predictions (clip_tca/explanation.py; "
-            "the limit was set by looking at these sets). Beyond chance: more images gained or lost than 1.96 "
-            "√changed + 1."
+            "The verdict does detect a bad selection: with options that ignore class shares, LinearTCA may select "
+            "rows whose class frequencies differ from those of the predictions (clip_tca/explanation.py; we set the"
+            " limit by looking at these sets). Beyond chance: more images gained or lost than 1.96 √changed + 1."
         ),
         "| method: verdict | cases | gained | lost | gained beyond chance | lost beyond chance | mean | worst | best |",
         "|---|" + "---:|" * 8,

@@ -1,9 +1,10 @@
-"""Adapt a FAISS index, and see when that helps retrieval.
+"""Adapt a FAISS index, and measure when this helps retrieval.
 
     python examples/adapt_retrieval.py [EMBEDDINGS.safetensors]
 
-It needs ``pip install "clip-tca[retrieval]"``. EMBEDDINGS is what ``clip-tca embed -o`` writes, by default the demo.
-ConditionalTCA is fitted to each domain's index. Prints precision at 10 (percent) before and after, by kind of query.
+Needs FAISS: ``pip install ".[retrieval]"``. EMBEDDINGS is a file written by ``clip-tca embed -o``; the default is the
+demo. The program fits ConditionalTCA to the index of each domain. It prints the precision at 10 (percent) before and
+after, for each kind of query.
 """
 
 import subprocess
@@ -17,20 +18,20 @@ from clip_tca import ConditionalTCA, ZeroShotClassifier, load_embeddings
 
 
 def build(vectors: np.ndarray) -> faiss.IndexFlatIP:
-    """An index of unit vectors, searched by cosine."""
+    """Build an index of unit vectors, searched by cosine similarity."""
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     return index
 
 
 def adapted(index: faiss.IndexFlatIP, g: ZeroShotClassifier) -> faiss.IndexFlatIP:
-    """The same index with every vector moved: all that adaptation needs is in it."""
+    """Adapt all vectors of an index. The index contains everything that adaptation needs."""
     vectors = index.reconstruct_n(0, index.ntotal)
     return build(ConditionalTCA(g).fit(vectors).transform(vectors, unit=True))
 
 
 def precision(index: faiss.IndexFlatIP, labels: np.ndarray, queries: np.ndarray, wanted: np.ndarray, own: int) -> float:
-    """Percent of the ten nearest that are of the wanted class; ``own`` is 1 where a query finds itself first."""
+    """Percent of the ten nearest that belong to the wanted class; ``own`` is 1 if a query finds itself first."""
     return 100 * float((labels[index.search(queries, 10 + own)[1][:, own:]] == wanted[:, None]).mean())
 
 

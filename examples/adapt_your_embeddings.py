@@ -1,10 +1,10 @@
-"""Adapt embeddings that you have: NumPy in, predictions out, all at once and as a stream.
+"""Adapt your own embeddings, all at once and as a stream.
 
     python examples/adapt_your_embeddings.py [IMAGES.npy TEXT.npy [LABELS.npy]] [--scale 100]
 
-IMAGES is (n, d), TEXT is (classes, d): CLIP's embeddings of the images and of "a photo of a {class}". Without files a
-small synthetic set is used. Prints how many predictions adaptation changes, their accuracy if there are labels (for
-scoring: no method sees them), and whether the stream ends with the same map as the fit on everything.
+IMAGES (n, d) and TEXT (classes, d) are embeddings of the images and of "a photo of a {class}". Without files, the
+program uses a small synthetic set. It prints how many predictions change, and their accuracy if you give labels. The
+methods do not see the labels. The last line says whether the stream ends with the same map as the fit on all images.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ linear = LinearTCA(g).fit(z)  # everything at once
 show("LinearTCA", linear.predict(z))
 show("ConditionalTCA", ConditionalTCA(g).fit(z).predict(z))
 
-stream = LinearTCA(g)  # batch after batch: each is predicted when it comes, from what came so far
+stream = LinearTCA(g)  # batch after batch: each batch is predicted from what was seen so far
 batches = np.array_split(z, max(1, len(z) // 64))
 show("LinearTCA, stream of batches", np.concatenate([stream.partial_fit(b).predict(b) for b in batches]))
 print("at its end the stream has the map of the fit:", bool(np.allclose(stream.solve().W_, linear.W_, atol=1e-6)))

@@ -1,13 +1,12 @@
-"""Evaluate a data set of your own: images in folders, evaluated as the benchmarks are.
+"""Evaluate your own data set: images in folders.
 
     python examples/add_a_dataset.py [DIR]
 
-The layout is DIR/domain/class/image (DIR/class/image for one domain). A file DIR/classes.txt may give class names for
-the prompts. Without DIR some of the demo's pictures are written as files. Prints the counts, the prompts, and the table
-of ``clip-tca eval --dataset folder --data-dir DIR --model demo --class-names DIR/classes.txt`` for three methods.
+The layout is DIR/domain/class/image, or DIR/class/image for one domain. DIR/classes.txt may give class names for the
+prompts. Without DIR, the program writes some of the demo's pictures to a folder. It prints the counts, the prompts, and
+the table of ``clip-tca eval --dataset folder --data-dir DIR --model demo --class-names DIR/classes.txt``.
 
-A *benchmark*, with other names for its folders and published counts to check, belongs to the package itself: an
-entry in eval/benchmarks.json, and its classes, one a line, in prompts/classes/NAME.txt.
+To add a benchmark to the package, with published counts to check, see CONTRIBUTING.md.
 """
 
 import json
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 from clip_tca import evaluate, render
 
 PICTURES = Path(__file__).resolve().parents[1] / "eval" / "demo" / "pictures.parquet"
-FOLDERS = {"n01": "airplane", "n02": "cup", "n03": "umbrella"}  # a folder's name and the class it holds
+FOLDERS = {"n01": "airplane", "n02": "cup", "n03": "umbrella"}  # the name of each folder, and its class
 
 
 def write_folder(root: Path) -> None:
@@ -41,7 +40,7 @@ def report(root: Path) -> None:
     """Evaluate a folder and print the record's main parts."""
     names = str(root / "classes.txt") if (root / "classes.txt").is_file() else "clean"
     methods = ["zero-shot", "linear-tca", "conditional-tca"]
-    # the bundled model is small; leave model out for CLIP itself (ViT-B/16, OpenAI's weights)
+    # the small bundled model; without model="demo", CLIP ViT-B/16 with OpenAI's weights is used
     record = evaluate("folder", data_dir=root, model="demo", class_names=names, methods=methods, workers=0)
     for domain, counts in record["data"]["domains"].items():
         print(f"{domain}: {counts['images']} images, by class {counts['per_class']}")
@@ -51,7 +50,7 @@ def report(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("clip_tca").setLevel(logging.ERROR)  # which warns of so few images
+    logging.getLogger("clip_tca").setLevel(logging.ERROR)  # no warnings about the small number of images
     if len(sys.argv) > 1:
         report(Path(sys.argv[1]))
     else:

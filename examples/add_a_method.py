@@ -1,10 +1,11 @@
-"""Write a test-time method of your own, run it in the harness, and put LinearTCA on top of it.
+"""Write your own test-time method, evaluate it, and put LinearTCA on top of it.
 
     python examples/add_a_method.py [DATASET]
 
-DATASET is what ``clip-tca eval --dataset`` takes (demo, a .safetensors file of embeddings, …); by default it is a small
-synthetic set. The method is Debias: if classes are equally frequent, the mean prediction over all images seen is a bias
-of the classifier, and is subtracted. Prints accuracies of zero-shot, debias, LinearTCA and debias+tca.
+DATASET is a value of ``clip-tca eval --dataset`` (demo, a .safetensors file of embeddings, …). The default is a small
+synthetic set. The method, Debias, assumes that all classes are equally frequent. Then the mean prediction over all
+images is a bias of the classifier, and Debias subtracts it. The program prints the accuracy of zero-shot, debias,
+LinearTCA and debias+tca.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Debias(Method):
     sees: ClassVar[Literal["images", "embeddings"]] = "embeddings"
 
     def __init__(self, task: Task, *, strength: float = 1.0) -> None:
-        """Options come after the task; ``evaluate(options={"strength": 0.5})`` finds them here."""
+        """Options come after the task, and are set by ``evaluate(options={"strength": 0.5})``."""
         self.classifier, self.strength = task.classifier, strength
         self.reset()
 
@@ -43,7 +44,7 @@ class Debias(Method):
         return self.predict(batch)
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings as they came, and the corrected logits."""
+        """Return the unchanged embeddings and the corrected logits."""
         bias = (self.total / self.total.sum()).log()
         return batch, self.classifier.logits(batch) - self.strength * bias
 

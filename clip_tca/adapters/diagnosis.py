@@ -1,8 +1,8 @@
 """Diagnosis of a fitted adapter: a few numbers that need no labels.
 
-How large the shift was, how far embeddings move, what was chosen of each class and how certain that was. The mean
-squared move by z′ = zW + offset follows from the mean μ and the covariance Σ of the embeddings. The mean moves by
-s = offset + μW − μ, and
+They say how large the shift was, how far embeddings move, and which embeddings of each class were selected with which
+certainty. The mean squared move by z′ = zW + offset follows from the mean μ and the covariance Σ of the embeddings.
+The mean moves by s = offset + μW − μ, and
 
     E‖z′ − z‖² = ‖s‖² + tr((W − I)ᵀ Σ (W − I)).
 
@@ -27,8 +27,8 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
 
     Args:
         adapter: A fitted adapter.
-        before: ``(n,)`` classes predicted without it. If they are not given, predictions are compared on the sample
-            that the adapter keeps.
+        before: ``(n,)`` classes predicted without it. By default, predictions are compared on the sample that the
+            adapter keeps.
         after: ``(n,)`` classes predicted with it.
     """
     adapter._require_fitted()
@@ -104,5 +104,5 @@ def _predictions(adapter: Any, rows: Tensor | None) -> tuple[Any, Any]:
 
 
 def _ratio(value: Tensor, unit: Tensor) -> float | None:
-    """``value`` in units of ``unit``; None where that is zero."""
+    """``value`` in units of ``unit``; None if that is zero."""
     return float(value / unit) if float(unit) > 0 else None

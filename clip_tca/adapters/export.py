@@ -1,4 +1,4 @@
-"""The adapted classifier for other runtimes: an ONNX model, or the two tensors of a ``torch.nn.Linear``."""
+"""Export an adapted classifier for other runtimes, as an ONNX model or as the tensors of a ``torch.nn.Linear``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SUFFIXES = (".onnx", ".safetensors")
 
 
 def export(head: LinearClassifier, path: Location) -> None:
-    """Write a classifier, such as ``adapter.folded()``, as ``.onnx`` or ``.safetensors``, whole or not at all.
+    """Write a classifier, such as ``adapter.folded()``, to an ``.onnx`` or ``.safetensors`` file.
 
     Raises:
-        ValueError: If the name ends otherwise, or onnx is needed and not installed.
+        ValueError: If the file has another suffix, or the package onnx is missing.
     """
     if path.suffix.lower() == ".onnx":
         content = onnx_model(head).SerializeToString()
@@ -32,12 +32,12 @@ def export(head: LinearClassifier, path: Location) -> None:
 
 
 def _names(head: LinearClassifier) -> dict[str, str]:
-    """The names of the classes as metadata, if there are any."""
+    """The class names as metadata, if there are any."""
     return {} if head.classes is None else {"classes": json.dumps(head.classes)}
 
 
 def onnx_model(head: LinearClassifier) -> Any:
-    """``embeddings`` (n, d) → ``logits`` (n, c) and ``labels`` (n,); scales to unit length first where TCA does."""
+    """``embeddings`` (n, d) → ``logits`` (n, c) and ``labels`` (n,); scales to unit length if TCA does."""
     try:
         from onnx import TensorProto, checker, helper, numpy_helper
     except ImportError:

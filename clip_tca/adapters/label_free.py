@@ -1,12 +1,12 @@
-"""A score for choosing options without labels, such as by scikit-learn's ``GridSearchCV(…, scoring=label_free_score)``.
+"""A score to choose options without labels, for example ``GridSearchCV(…, scoring=label_free_score)`` of scikit-learn.
 
-An image and its nearest neighbours are mostly of one class, so good predictions tell something about each other: the
-score is the mutual information, in nats, of the predicted classes of an image and of a neighbour of it,
+An image and its nearest neighbours mostly belong to one class, so good predictions of neighbours agree. The score is
+the mutual information, in nats, of the predicted classes of an image and of one of its neighbours,
 
     I(ŷ; ŷ′) = Σ_ab P(a, b) log (P(a, b) / P(a)P(b)).
 
-Predictions that ignore what is near get little of it, and predictions of one class for everything get none, however
-sure they are. docs/python.md says how well it ranks options, and where it does not.
+Predictions that ignore neighbours score low. Predictions of one class for everything score zero, however confident they
+are. docs/python.md shows how well the score ranks options, and where it fails.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from clip_tca.core.tensors import like, to_tensor, unit
 
 NEIGHBOURS = 5
 ROWS = 8192
-"""Evenly spread rows that are looked at, at most."""
+"""The most rows that are used, evenly spread."""
 
 
 def label_free_score(estimator: Any, z: Any, y: object = None) -> float:  # noqa: ARG001 (scikit-learn gives it)
-    """How much the predicted classes of neighbours tell about each other, in nats: from 0 to log c, more is better.
+    """Mutual information of the predicted classes of neighbouring images, in nats: 0 to log c, higher is better.
 
     Args:
-        estimator: Anything fitted with ``predict``: an adapter, or a pipeline that ends with one.
-        z: ``(n, d)`` embeddings, best such that it was not fitted to; neighbours are the nearest by cosine.
-        y: Ignored; scikit-learn gives it.
+        estimator: A fitted adapter, or a pipeline that ends with one.
+        z: ``(n, d)`` embeddings, preferably not those it was fitted to. Neighbours are the nearest by cosine.
+        y: Ignored; scikit-learn passes it.
     """
     rows = to_tensor(z)
     rows = rows[:: max(1, -(-len(rows) // ROWS))]

@@ -9,20 +9,19 @@ their mean and covariance match those of the pseudo-source:
 2. **Selection.** Each predicted class gives its k most certain embeddings (:func:`certain_rows`). The paper's
    equation takes the k most certain overall; its public code takes ⌊k·nᵢ/n₀⌋ of class i with the counts nᵢ of the
    **true** labels.
-3. **Class shares.** A row weighs the share of its class divided by the number of rows of that class. The covariance
-   of a mixture depends mostly on these shares. By default they are estimated: the shares with which LinearTCA
-   predicts most nearly what ConditionalTCA predicts (:func:`estimate_shares`).
-4. **Map.** W is unique only up to a rotation, and accuracy depends on which one is taken. The paper's closed form,
+3. **Class shares.** The weight of a row is the share of its class divided by the number of rows of that class. The
+   covariance of a mixture depends mostly on these shares. By default they are estimated: LinearTCA takes the shares
+   with which its predictions agree best with those of ConditionalTCA (:func:`estimate_shares`).
+4. **Map.** W is unique only up to a rotation, and accuracy depends on the rotation. The paper's closed form,
    U_tΛ_t^{1/2}Û_sᵀΛ̂_s^{-1/2}, does not satisfy its equation. :func:`monge` and :func:`coral` do, and
-   :func:`gradient` is what the paper recommends in practice. Covariances are shrunk by Ledoit and Wolf's amount
-   first.
+   :func:`gradient` is what the paper recommends in practice. Covariances are first shrunk as by Ledoit and Wolf.
 
 ============= ================================================================================ ============
 shares        weight of each predicted class                                                   needs labels
 ============= ================================================================================ ============
-numbers       what you know                                                                    no
-``estimated`` what brings predictions nearest to ConditionalTCA's                              no
-``uniform``   all the same                                                                     no
+numbers       as you give them                                                                 no
+``estimated`` those with which predictions agree best with ConditionalTCA's                    no
+``uniform``   equal for all classes                                                            no
 ``predicted`` as often as the classifier predicts it                                           no
 ``global``    the k most certain overall, whatever their class (the paper's equation)          no
 ``oracle``    ⌊k·nᵢ/n₀⌋ rows by the **true** labels (the public code: a label leak)            yes
@@ -61,12 +60,12 @@ SHARES = ("estimated", "uniform", "predicted", "global", "oracle")
 LARGEST_K = 20
 """The largest k that ``"auto"`` gives."""
 ALL_COUNTED, COUNTED_ROWS = 10_000, 3072
-"""Up to ALL_COUNTED rows, classes are counted on all of them; of more, on COUNTED_ROWS evenly spread rows. Both are 8
-per class if that is more."""
+"""Classes are counted on all rows up to ALL_COUNTED, otherwise on COUNTED_ROWS evenly spread rows. Both are at least 8
+per class."""
 COUNTING_ROUNDS = 5
 """Rounds of the ConditionalTCA that counts the classes."""
 TRIED_ROWS = 4096
-"""Rows of the pseudo-source with which shares are tried, at most."""
+"""The most rows of the pseudo-source that are used to compare shares."""
 NO_SHRINKAGE = 1e-4
 """Below this shrinkage moments are summed in float64, because W inverts very small variances."""
 
@@ -75,7 +74,7 @@ NO_SHRINKAGE = 1e-4
 
 
 def uncertainty(p: Tensor, kind: Uncertainty = "distance") -> Tensor:
-    """How uncertain each row of the probabilities ``p`` ``(n, c)`` is, ``(n,)``.
+    """Uncertainty ``(n,)`` of each row of the probabilities ``p`` ``(n, c)``.
 
     1 − max p is the sum of the other probabilities, so that rows remain ordered when max p rounds to one.
     """
@@ -177,7 +176,7 @@ def estimate_shares(
     solve: Callable[[Tensor, Moments], Tensor],
     basis: Tensor,
 ) -> Tensor:
-    """The shares ``(c,)`` with which most predictions of LinearTCA are those of ConditionalTCA.
+    """Shares ``(c,)`` with which the predictions of LinearTCA agree best with those of ConditionalTCA.
 
     There are six candidates: equal shares, the class counts of ConditionalTCA, and four successive corrections of
     these, each of which multiplies a share by the ratio of ConditionalTCA's to LinearTCA's count of that class.
@@ -304,35 +303,38 @@ class Observed:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LinearTCA(Adapter):
-    """Linear map of all test embeddings onto the mean and covariance of the most certain ones.
+    """Map all test embeddings linearly to the mean and covariance of the most certain ones.
 
-    The defaults need no labels and were chosen by the evidence in eval/defaults.md. The paper's method as printed is
-    ``LinearTCA(g, k=20, shares="global", solver="gradient")``, the public code's
+    The defaults need no labels; eval/defaults.md has the evidence for them. The paper's method as printed is
+    ``LinearTCA(g, k=20, shares="global", solver="gradient")``. The public code is
     ``LinearTCA(g, k=20, shares="oracle", uncertainty="entropy", solver="gradient")``.
+
+    Examples:
+        >>> labels = LinearTCA(g).fit(z).predict(z)
 
     Attributes:
         classifier: g, a zero-shot classifier or any other linear one.
-        k: Size of the pseudo-source: of each predicted class; overall for ``global``, of class 0 for ``oracle``.
+        k: Embeddings of each predicted class in the pseudo-source (overall for ``global``, of class 0 for ``oracle``).
             ``"auto"`` is a fifth of the largest predicted class, from 10 to 20.
-        shares: How frequent the classes are: a number for each class or ``{class name: number}`` if you know it,
-            otherwise ``"estimated"``, ``"uniform"``, ``"predicted"``, ``"global"`` or ``"oracle"`` (see the table
-            above).
-        uncertainty: ``"distance"`` (the paper's) or ``"entropy"`` (its code's).
+        shares: How frequent the classes are. If you know it, give a number for each class or ``{class name: number}``.
+            Otherwise ``"estimated"``, ``"uniform"``, ``"predicted"`` (as often as g predicts them), ``"global"`` (the
+            paper's equation: the k most certain embeddings overall) or ``"oracle"`` (by true labels).
+        uncertainty: ``"distance"`` (the paper) or ``"entropy"`` (its public code).
         solver: ``"monge"``, ``"coral"``, ``"gradient"`` or ``"mean"`` (shift only).
-        shrinkage: Of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit and Wolf) or a number from 0
-            to 1.
+        shrinkage: Shrinkage of both covariances, for ``monge`` and ``coral``: ``"auto"`` (Ledoit and Wolf) or a number
+            from 0 to 1.
         steps: Adam steps of ``gradient``.
         lr: Learning rate of ``gradient``.
-        normalize: Scale embeddings to unit length first; None is True for prompts, False for any other head.
-        refresh: New images after which a stream solves again (see :mod:`clip_tca.adapters.base`).
+        normalize: Scale embeddings to unit length first. The default is True for prompts and False for other heads.
+        refresh: New images after which a stream solves again, or ``"auto"``.
 
     Learned attributes:
         W_, offset_: ``(d, d)`` and ``(d,)``: ``transform`` is zW + offset.
         weight_, bias_: ``(d, c)`` and ``(c,)`` of the adapted classifier.
-        mean_, covariance_: Of the test embeddings; the covariance is shrunk.
+        mean_, covariance_: Mean and shrunk covariance of the test embeddings.
         predicted_: ``(c,)`` how often g predicts each class.
         pseudo_source_, pseudo_source_weights_, uncertainty_: ``(m, d)``, ``(m,)`` and ``(m,)`` of the pseudo-source.
-        pseudo_source_mean_, pseudo_source_covariance_: Of these rows; the covariance is shrunk.
+        pseudo_source_mean_, pseudo_source_covariance_: Mean and shrunk covariance of these rows.
         pseudo_source_counts_, shares_: ``(c,)`` number of rows and weight of each class in the pseudo-source.
         n_seen_: Number of embeddings seen.
     """
@@ -347,7 +349,7 @@ class LinearTCA(Adapter):
 
     @property
     def uses_labels(self) -> bool:
-        """Whether ``shares`` is ``"oracle"``: the true labels of the test set are counted."""
+        """Whether ``shares`` is ``"oracle"``, which counts the true labels of the test set."""
         return self._share_mode == "oracle"
 
     def check_options(self) -> None:
@@ -377,7 +379,7 @@ class LinearTCA(Adapter):
             observed.sample.add(z)
 
     def _solve(self, observed: Observed) -> dict[str, Tensor]:
-        """Select, weigh, solve: z′ = zW + offset, with everything that W was solved from."""
+        """Select, weigh, solve. Return W and offset of z′ = zW + offset, and what they were computed from."""
         certain, target, g, mode = observed.certain, observed.moments.total(), self.classifier, self._share_mode
         sigma = self._shrunk(target)
         chosen = certain_rows(certain.score, certain.group, self._quota(certain))

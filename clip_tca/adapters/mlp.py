@@ -1,6 +1,6 @@
-"""MLPTCA: a residual MLP behind the linear map of LinearTCA, T(z) = L(z) + f(L(z)).
+"""MLPTCA: a residual MLP after the linear map of LinearTCA, T(z) = L(z) + f(L(z)).
 
-The paper names MLP-2 and MLP-3 and gives neither widths nor activation. Here f has width ``hidden`` (default d),
+The paper names MLP-2 and MLP-3 without widths or activation. Here f has width ``hidden`` (default d),
 GELU, biases and a last layer of zeros. The linear part L is solved first, in closed form, and matches mean and
 covariance. Adam then fits f to what a linear map cannot match, the whole distribution. It lowers the energy distance
 of the mapped rows x = T(z) from the pseudo-source rows y with their weights,
@@ -105,21 +105,21 @@ def fit_residual(
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class MLPTCA(LinearTCA):
-    """A residual MLP behind the linear map: it matches the whole distribution of the pseudo-source.
+    """LinearTCA with a residual MLP after the linear map, which matches the whole distribution of the pseudo-source.
 
     The MLP is fitted on an evenly spread sample of at most 768 embeddings, always from the same seeded start.
 
     Attributes:
-        layers: 2 or 3.
-        hidden: Width of the hidden layers; None is d.
-        steps: Adam steps; 0 leaves the map at the identity.
+        layers: Number of layers, 2 or 3.
+        hidden: Width of the hidden layers; the default is d.
+        steps: Adam steps; with 0 the MLP changes nothing.
         lr: Learning rate.
-        seed: Of the first layers' weights.
+        seed: Seed of the initial weights.
 
-    The other options are those of :class:`LinearTCA`, whose ``solver`` and ``shrinkage`` stay at their defaults.
+    The other options are those of :class:`LinearTCA`; ``solver`` and ``shrinkage`` have to stay at their defaults.
 
-    Learned attributes: ``loss_`` and ``start_loss_`` (of the linear map alone), the MLP, and those of
-    :class:`LinearTCA` except ``weight_`` and ``bias_``.
+    Learned attributes: ``loss_``, ``start_loss_`` (the loss of the linear map alone), the parameters of the MLP, and
+    those of :class:`LinearTCA` except ``weight_`` and ``bias_``.
     """
 
     layers: Literal[2, 3] = 2

@@ -1,6 +1,6 @@
-"""The only list of adapters, by the names that ``--method`` takes. Everything else comes from the class itself.
+"""The list of adapters, by their names for ``--method``. Everything else comes from the classes.
 
-Importing it needs no torch; a class is imported when it is asked for.
+Importing this module does not import torch. A class is imported when it is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RegisteredAdapter:
         return kind
 
     def build(self, classifier: LinearClassifier, **options: Any) -> Adapter:
-        """A new adapter for ``classifier``; ``options`` go before those of the name."""
+        """A new adapter for ``classifier``; ``options`` override those of the name."""
         return self.kind(classifier, **{**self.options, **options})
 
 

@@ -5,8 +5,9 @@ of the identity, (1 − a)Σ + a (tr Σ / d) I, by the amount a that has the lea
 
     a = min(1, (Σᵢ‖xᵢ − μ‖⁴/n − ‖Σ̄‖²) / n / (‖Σ̄‖² − (tr Σ̄)²/d)) ,    Σ̄ = Σ (n − 1)/n .
 
-So a stream needs the count, the first two moments, Σ‖x‖⁴, and Σ‖x‖²x to move that to the mean. :class:`RunningMoments`
-adds them up about the mean of the first rows, which is near enough to the final one that nothing is lost.
+For this a stream keeps the count, the first two moments, Σ‖x‖⁴, and Σ‖x‖²x to move the latter to the mean.
+:class:`RunningMoments` sums them about the mean of the first rows, which is close enough to the final mean to lose no
+precision.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ COLUMNS_AT_ONCE = 96
 """Columns of a symmetric product that are computed together."""
 
 FEW_ROWS = 1024
-"""Rows up to which products are made in float64, which is cheap for so few."""
+"""Up to this number of rows, products are computed in float64, which is cheap for few rows."""
 
 
 class Moments(NamedTuple):
@@ -147,7 +148,7 @@ class EvenSample:
         self.limit = 2**64 - 1
 
     def add(self, z: Tensor) -> None:
-        """Let the rows of ``z`` ``(n, d)`` pass."""
+        """Offer the rows of ``z`` ``(n, d)``."""
         numbers = np.arange(self.seen, self.seen + len(z))
         self.seen += len(z)
         kept = np.flatnonzero(self._keys(numbers) <= self.limit)

@@ -1,12 +1,12 @@
-"""Corrupts pictures on the way in, as Hendrycks and Dietterich (ICLR 2019) made ImageNet-C.
+"""Corrupts pictures as they are read, as in ImageNet-C (Hendrycks and Dietterich, ICLR 2019).
 
 Their parameters are for 224 × 224 pixels, so a picture is first brought to that size (shorter side resized, centre
-cropped) and then corrupted. The kinds are written anew from their formulas with NumPy, torch and Pillow: pixels differ
-from those of the published sets in random numbers and at borders, and ``motion_blur`` is a mean along a line of whole
-pixels. Not offered are ``glass_blur``, ``snow``, ``elastic_transform`` and ``spatter``, and ``frost``, which needs
-photographs of frost.
+cropped) and then corrupted. The kinds are implemented from their formulas with NumPy, torch and Pillow. Pixels differ
+from the published sets in random numbers and at borders, and ``motion_blur`` is a mean along a line of whole
+pixels. ``glass_blur``, ``snow``, ``elastic_transform`` and ``spatter`` are missing, and so is ``frost``, which
+needs photographs of frost.
 
-The noise of a picture depends on its content and its name alone: it is the same in every run, on every machine.
+The noise depends only on the content and name of a picture. It is the same in every run, on every machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SIZE = 224
 """Pixels of each side of a corrupted picture."""
 
 VERSION = 1
-"""Part of the key of stored embeddings: to be raised when a corruption changes."""
+"""Part of the key of stored embeddings. Raise it when a corruption changes."""
 
 Pixels = NDArray[np.float64]
 """A picture ``(height, width, 3)`` from 0 to 1."""
@@ -59,7 +59,7 @@ class Corruption:
         return f"{self} {SIZE} v{VERSION}"
 
     def __call__(self, image: Image.Image, about: str) -> Image.Image:
-        """The picture corrupted, 224 × 224; its random numbers follow from ``about``."""
+        """The corrupted picture, 224 × 224; ``about`` seeds its random numbers."""
         digest = hashlib.sha256(f"{self.name} {about}".encode("utf-8", "surrogateescape")).digest()
         rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
         change, parameters = CORRUPTION_KINDS[self.name]
@@ -73,7 +73,7 @@ def gaussian_noise(x: Pixels, scale: float, rng: np.random.Generator) -> Pixels:
 
 
 def shot_noise(x: Pixels, photons: float, rng: np.random.Generator) -> Pixels:
-    """Poisson noise of so many photons at full brightness."""
+    """Poisson noise, with this number of photons at full brightness."""
     return rng.poisson(x * photons) / photons
 
 
@@ -94,7 +94,7 @@ def gaussian_blur(x: Pixels, sigma: float, _rng: np.random.Generator) -> Pixels:
 
 
 def defocus_blur(x: Pixels, form: tuple[int, float], _rng: np.random.Generator) -> Pixels:
-    """A filter in the form of a disk, of a radius, with its edge smoothed."""
+    """A disk-shaped filter with a smoothed edge."""
     radius, smoothing = form
     reach = max(8, radius)
     places = np.arange(-reach, reach + 1)
@@ -153,7 +153,7 @@ def saturate(x: Pixels, form: tuple[float, float], _rng: np.random.Generator) ->
 
 
 def contrast(x: Pixels, factor: float, _rng: np.random.Generator) -> Pixels:
-    """Nearer to the mean of each channel."""
+    """Move values towards the mean of each channel."""
     mean: Pixels = x.mean(axis=(0, 1), keepdims=True)
     return (x - mean) * factor + mean
 
@@ -189,7 +189,7 @@ CORRUPTION_KINDS: dict[str, tuple[Change, Sequence[Any]]] = {
     "gaussian_blur": (gaussian_blur, (1, 2, 3, 4, 6)),
     "saturate": (saturate, ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2))),
 }
-"""What can be applied, with its parameter at each severity, as Hendrycks and Dietterich give it for ImageNet-C."""
+"""The corruptions, with their parameter at each severity, as published for ImageNet-C."""
 
 
 def _image(x: Pixels) -> Image.Image:

@@ -1,4 +1,4 @@
-"""A data set as embeddings: g, as class texts or a head, and for each domain embeddings of its images and labels."""
+"""A data set of embeddings: class texts or a head for g, and image embeddings with labels for each domain."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ OTHERS = {*FORMATS, *TORCH} - {".safetensors"}
 """Suffixes of files with embeddings alone."""
 
 SOURCE = "source"
-"""What source data are called in a file: they are no domain to adapt to."""
+"""The name of source data in a file. They are not a domain to adapt to."""
 
 EMBEDDING_ENDINGS = (".embeddings", ".features")
-"""How the names of a domain's embeddings end; ``.features`` are those of a model with a head."""
+"""Suffixes of the embeddings of a domain; ``.features`` are those of a model with a head."""
 
 
 @dataclass
 class EmbeddingSet:
-    """A data set without its images.
+    """A data set of embeddings.
 
     Attributes:
         text: ``(c, d)`` or ``(templates, c, d)`` text embeddings of the classes; None if there is a head.
         scale: Logit scale of the model.
         domains: For each domain the embeddings ``(n, d)`` and, for scoring only, the labels ``(n,)``.
         classes: Class names, if they are known.
-        about: Model and prompts that the embeddings came from, if they are known; saved in the file.
+        about: Model and prompts of the embeddings, if they are known; saved in the file.
         head: The model's own linear head; None if texts build the classifier.
         bias: Logit bias of the model, with texts.
         source: Embeddings ``(m, d)`` and labels ``(m,)`` of source data, for the studies that compare with them.
@@ -51,7 +51,7 @@ class EmbeddingSet:
     source: tuple[Tensor, Tensor] | None = None
 
     def classifier(self, device: torch.device | str = "cpu") -> LinearClassifier:
-        """g, on a device."""
+        """Build the classifier g on a device."""
         if self.head is not None:
             weight, bias = self.head.weight.to(device), self.head.bias.to(device)
             return LinearClassifier(weight, bias, classes=self.head.classes)
@@ -61,7 +61,7 @@ class EmbeddingSet:
         return ZeroShotClassifier(self.text.to(device), self.scale, bias=self.bias, classes=names)
 
     def save(self, path: str | Location, text: str = "text.single") -> None:
-        """Write a file that :func:`load_embeddings` reads; text embeddings are put under the name ``text``."""
+        """Write a file for :func:`load_embeddings`; ``text`` is the name of the text embeddings in it."""
         tensors = {} if self.text is None else {text: self.text.contiguous()}
         if self.head is not None:
             tensors = {"head.weight": self.head.weight.contiguous(), "head.bias": self.head.bias.contiguous()}
@@ -78,16 +78,22 @@ class EmbeddingSet:
 def load_embeddings(path: str | Location, text: str | None = None) -> EmbeddingSet:
     """Read a data set of embeddings from a safetensors file, as ``clip-tca embed --output`` writes it.
 
-    The file holds the tensors ``DOMAIN.embeddings`` ``(n, d)`` and ``DOMAIN.labels`` ``(n,)`` for every domain,
-    ``text.NAME`` with the text embeddings of the classes for every set of prompts, and in its metadata the logit
-    ``scale`` of the model; ``bias``, ``classes`` and ``about`` there are optional. In place of texts it may hold the
-    model's own head, ``head.weight`` ``(c, d)`` and ``head.bias`` ``(c,)``; then it needs no scale. ``DOMAIN.features``
-    means the same as ``DOMAIN.embeddings``; ``source.features`` and ``source.labels`` are source data, not a domain.
+    The file contains
+
+    * ``DOMAIN.embeddings`` ``(n, d)`` and ``DOMAIN.labels`` ``(n,)`` for each domain (``DOMAIN.features`` also works);
+    * ``text.NAME``, the text embeddings of the classes, for each set of prompts;
+    * the logit ``scale`` of the model in the metadata, and optionally ``bias``, ``classes`` and ``about``;
+    * instead of texts and scale, the head of the model: ``head.weight`` ``(c, d)`` and ``head.bias`` ``(c,)``;
+    * optionally source data, which are not a domain: ``source.features`` and ``source.labels``.
 
     Args:
-        path: The file, or a URL that fsspec takes.
-        text: Which text embeddings to take, such as ``text.single``; None takes the only ones, or ``text.watt`` if
-            there are several.
+        path: The file, or a URL that fsspec understands.
+        text: Name of the text embeddings to use, such as ``text.single``. The default is the only one in the file, or
+            ``text.watt`` if there are several.
+
+    Returns:
+        An object with ``domains`` (a dictionary of embeddings and labels), ``text``, ``scale`` and ``classes``. Its
+        method ``classifier()`` builds the zero-shot classifier.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -136,7 +142,7 @@ def _read(file: SafetensorsFile, text: str | None) -> EmbeddingSet:
 
 
 def _check(data: EmbeddingSet) -> None:
-    """Raise ValueError or TypeError where texts, embeddings, labels and names do not fit each other."""
+    """Raise ValueError or TypeError if texts, embeddings, labels and names do not match."""
     classifier = data.classifier()
     if not data.domains:
         raise ValueError("no domain in it")

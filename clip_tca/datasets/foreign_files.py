@@ -1,6 +1,6 @@
-"""Embeddings that other programs wrote, with the text embeddings and the labels that score them.
+"""Embeddings written by other programs, with text embeddings, and labels for scoring.
 
-A file or a folder of shards, and two layouts that are known: the folder ``cache`` of TransCLIP, StatA and OGA
+A file, a folder of shards, or one of two known layouts: the folder ``cache`` of TransCLIP, StatA and OGA
 (``test_f.pt``, ``test_l.pt``), and that of clip-retrieval (``img_emb/img_emb_N.npy``, ``metadata/metadata_N.parquet``).
 """
 
@@ -32,7 +32,7 @@ LABEL_COLUMNS = ("label", "labels", "class", "cls", "target")
 CACHED, CACHED_LABELS = "test_f.pt", "test_l.pt"
 
 SCALE = 100.0
-"""Logit scale where the file of texts has none: that of OpenAI's CLIP."""
+"""Logit scale if the file of texts has none: that of OpenAI's CLIP."""
 
 ScaleSource = Literal["given", "file", "assumed", "model"]
 
@@ -128,7 +128,7 @@ class ForeignFiles:
         return EmbeddingSet(classifier.text, scale, {DOMAIN: (z, labels)}, classes)
 
     def about(self, data: EmbeddingSet) -> dict[str, Any]:
-        """What the record says of their origin."""
+        """Their origin, for the record."""
         files = {"path": self.embeddings, "text": self.text, "labels": self.labels}
         named = {name: str(path) for name, path in files.items() if path is not None}
         return {"kind": "embeddings", **named, "scale": data.scale}

@@ -27,7 +27,7 @@ WEBDATASET = "wds_"
 """What the names of CLIP_benchmark's copies begin with: ``SPLIT/N.tar``, with members ``KEY.jpg`` and ``KEY.cls``."""
 
 IN_MEMORY = 256_000_000
-"""Bytes of Parquet files up to which they are read whole; larger ones are copied into the cache of ``datasets``."""
+"""Parquet files up to this size in bytes are read into memory; larger ones go into the cache of ``datasets``."""
 
 DEMO = "eval/demo/pictures.parquet"
 

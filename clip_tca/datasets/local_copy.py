@@ -1,11 +1,11 @@
-"""Copies of the benchmarks on this machine, as ``clip-tca data get`` makes them and ``eval`` finds them.
+"""Copies of benchmarks on this machine: ``clip-tca data get`` makes them, and ``eval`` finds them.
 
     ROOT/NAME/                       the images as they were published; RECEIPT says where from, with hashes and counts
-    ROOT/.downloads/NAME/            unfinished downloads: the next run goes on with them
-    ROOT/.NAME.part/                 unpacking; renamed to NAME when it is whole
+    ROOT/.downloads/NAME/            unfinished downloads: the next run continues them
+    ROOT/.NAME.part/                 unpacking; renamed to NAME when it is complete
 
-Each mirror is tried in turn; one whose images do not have the published counts is not used. One run works on a data set
-at a time, others wait for it.
+Mirrors are tried in turn. A mirror whose image counts differ from the published ones is not used. Only one run works on
+a data set at a time; others wait.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RECEIPT = "clip-tca.json"
 DOWNLOADS = ".downloads"
 
 DRIVE = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
-"""Google Drive, past the page that asks whether a large file may be loaded."""
+"""Google Drive's address that skips its warning about large files."""
 
 Loaded = tuple[Path, str, dict[str, str]]
 """A loaded file, its name in the data set, and its address and hash for the receipt."""
@@ -104,9 +104,9 @@ def _title(mirror: list[str]) -> str:
 
 
 def get(name: str, mirrors: list[list[str]], root: Path | None = None, progress: bool = False) -> Path:
-    """A copy of a benchmark in ``root/name``, from the first of the mirrors that has it whole.
+    """Get a benchmark into ``root/name``, from the first mirror that has the complete data set.
 
-    A folder that is there already is taken, and counted if nobody has. ValueError names every mirror and why it failed.
+    An existing folder is used, and counted if it has no receipt. ValueError names every mirror and why it failed.
     """
     benchmark, root = BENCHMARKS[name], root or data_root()
     folder, reasons = root / name, []
@@ -133,7 +133,7 @@ def get(name: str, mirrors: list[list[str]], root: Path | None = None, progress:
 
 
 def _get(mirror: list[str], benchmark: Benchmark, root: Path, progress: bool) -> None:
-    """Load, unpack, count, and leave the receipt."""
+    """Download, unpack, count, and write the receipt."""
     folder, stage = root / benchmark.name, root / f".{benchmark.name}{PART}"
     downloads = root / DOWNLOADS / benchmark.name
     downloads.mkdir(parents=True, exist_ok=True)

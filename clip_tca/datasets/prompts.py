@@ -1,4 +1,4 @@
-"""Prompts: templates and class names, in text files that people can edit, or descriptions of each class.
+"""Prompts: templates and class names in text files that you can edit, or descriptions of each class.
 
 A template file has one template a line, with ``{}`` where the class name goes. A class-name file has one class a line,
 in the order of the labels: ``raw`` or ``raw = readable name``. Lines that begin with ``#`` are comments. Descriptions
@@ -20,17 +20,17 @@ NAMED = ("single", "watt", "clip80")
 """Templates for any data set; ``clip80`` are OpenAI's for ImageNet."""
 
 BY_DATASET = ("clip", "coop")
-"""Templates that depend on the data set: OpenAI's, and the one of CoOp, with which others publish results."""
+"""Templates that depend on the data set: OpenAI's, and CoOp's, which most publications use."""
 
 CLASS_NAMES = ("clean", "raw")
 
 SAME_CLASSES = {"imagenet-c": "imagenet", "imagenet-v2": "imagenet", "imagenet-sketch": "imagenet"}
-"""Data sets with the class list of another one."""
+"""Data sets that share the class list of another one."""
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Every class name in every template, in place of its ``{}``, or descriptions of each class in place of templates.
+    """Templates filled with the class names, or descriptions of each class.
 
     The name is that of the templates, or that of the file.
     """
@@ -116,7 +116,7 @@ def _descriptions(path: Location, classes: Sequence[str], raw: Sequence[str]) ->
 
 
 def _letters(name: str) -> str:
-    """A class name without case, and without what is neither letter nor digit."""
+    """A class name in lower case, with letters and digits only."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
@@ -192,7 +192,7 @@ def clean(raw: str) -> str:
 
 
 def _lines(path: Location, missing: str) -> list[tuple[int, str]]:
-    """Numbered lines that are neither empty nor comments."""
+    """Lines with their numbers, without empty lines and comments."""
     numbered = ((number, line.strip()) for number, line in enumerate(_text(path, missing).splitlines(), 1))
     return [(number, line) for number, line in numbered if line and not line.startswith("#")]
 

@@ -1,11 +1,11 @@
-"""The benchmarks by name: their domains, classes and published counts, and where copies of them are.
+"""The benchmarks by name: their domains, classes, published counts, and where to download them.
 
-The list is ``eval/benchmarks.json``; an entry has the fields of :class:`Benchmark`. Of TerraIncognita no counts are
-given, as we could verify none. The domains of a benchmark of corruptions are those of Hendrycks and Dietterich (ICLR
-2019), each at a severity: ``gaussian_noise:5``.
+The list is ``eval/benchmarks.json``; an entry has the fields of :class:`Benchmark`. TerraIncognita has no
+counts, because we could not verify any. The domains of a benchmark of corruptions are those of Hendrycks and Dietterich
+(ICLR 2019), each at a severity: ``gaussian_noise:5``.
 
-Published results on ImageNet, its variants and the fine-grained sets are for CoOp's test splits, and so are the counts.
-A folder with CoOp's list of files is read by that list (:mod:`clip_tca.datasets.folder`); the copies on the hub
+Published results on ImageNet, its variants and the fine-grained sets use CoOp's test splits, and so do the counts. In a
+folder with CoOp's list, the images of that list are used (:mod:`clip_tca.datasets.folder`); the copies on the hub
 are those of CLIP_benchmark, in webdataset shards.
 """
 
@@ -25,10 +25,10 @@ COMMON = (
     *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
     *("snow", "frost", "fog", "brightness", "contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 )
-"""The 15 corruptions of every published table, in its order; the usual severity is the last."""
+"""The 15 corruptions of the published tables, in their order. The usual severity is the last."""
 
 EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""The four that the authors keep for validation."""
+"""The four corruptions that the authors reserve for validation."""
 
 CORRUPTIONS = (*COMMON, *EXTRA)
 SEVERITIES = (1, 2, 3, 4, 5)

@@ -1,7 +1,7 @@
-"""A small seeded set of made-up embeddings: no pictures and no model, only the shape of a domain shift.
+"""A small synthetic set of embeddings with a domain shift, without pictures or a model.
 
-Class means lie around unit text vectors and embeddings spread around them. ``clean`` is just that. In ``shifted`` each
-embedding is moved along a common direction and stretched in a few others, one more than the next (the paper's premise:
+Class means lie around unit text vectors, and embeddings around class means: this is ``clean``. In ``shifted``, each
+embedding is moved along a common direction and stretched in a few others, by different amounts (the paper assumes that
 the least shifted are the most certain). ``skewed`` is ``shifted`` with class counts that fall by a third from class to
 class.
 """

@@ -1,7 +1,7 @@
-"""Pictures without labels, wherever they are: trees of folders, lists, patterns, archives, Parquet, stores, memory.
+"""Pictures without labels, from folders, lists, patterns, archives, Parquet files, object stores or memory.
 
-What they are called is what a table of labels names them by: the path below the folder that was given; the path itself
-where files, patterns or several folders were given; the row in a Parquet file or hub data set.
+The name of a picture in the table of labels is its path below the given folder; its path as given for files, patterns
+or several folders; or its row in a Parquet file or hub data set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", "
 TABLES = (".parquet",)
 DEMO = "demo"
 ALL = "pictures"
-"""The only domain, where folders are no domains."""
+"""The name of the domain if folders are not domains."""
 
 
 class Found(NamedTuple):
@@ -107,7 +107,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _demo() -> ImageSet:
-    """The demo's pictures, named by style and number: their own names say what they show."""
+    """The demo's pictures, named by style and number, because their own names say what they show."""
     data = demo_set()
     for style, domain in data.domains.items():
         names = [f"{style}/{i}.png" for i in range(len(domain))]

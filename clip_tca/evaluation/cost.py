@@ -1,4 +1,4 @@
-"""What methods cost: seconds of the adapter and of the base method, peak memory, number of images."""
+"""The cost of methods: seconds of the adapter and of the base method, peak memory, number of images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clip_tca.results.schema import MethodCost
 Number = TypeVar("Number", int, float)
 
 SAMPLED_EVERY = 0.005
-"""Seconds between two looks at the resident memory."""
+"""Seconds between two samples of the resident memory."""
 
 
 class PeakMemory:
@@ -100,5 +100,5 @@ def method_cost(parts: list[Cost]) -> MethodCost:
 
 
 def _highest(peaks: Iterable[Number | None]) -> Number | None:
-    """The highest of the peaks that are known."""
+    """The highest known peak."""
     return max((peak for peak in peaks if peak is not None), default=None)

@@ -1,9 +1,9 @@
-"""Images whose prediction a method changed, for a reader to look at.
+"""Examples of images whose prediction changed.
 
-Three kinds, treated alike: ``fixed`` (wrong before, right now), ``broken`` (right before, wrong now) and
-``still_wrong`` (wrong before, another wrong class now); *before* is zero-shot. All of each kind are counted; those
-listed are evenly spaced in the order of the data set, so that nobody picks them and every run lists the same. True
-labels are used for this sorting only.
+There are three kinds: ``fixed`` (wrong before, right now), ``broken`` (right before, wrong now) and
+``still_wrong`` (wrong before, another wrong class now); *before* is zero-shot. All of each kind are counted. The
+examples are evenly spaced in the data set, so they are not hand-picked and are the same in every run. True labels are
+used only to tell the kinds apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The inputs of an evaluation: pictures, model and prompts, as embeddings, and what the record says of them."""
+"""The inputs of an evaluation: pictures, model and prompts, as embeddings, with their description for the record."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from clip_tca.results.record import validate
 from clip_tca.results.schema import DataInfo, InputRecord, ModelInfo, PromptInfo
 
 MIXED = "all domains"
-"""What the mixture of all domains is called."""
+"""The name of the mixture of all domains."""
 
 FOREIGN = ("text", "labels", "scale", "column", "text_column")
-"""Options that only embeddings made elsewhere have."""
+"""Options for embeddings made elsewhere only."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Accuracy and the measures beside it, from logits and true labels of the images seen: a row of the record.
+"""Accuracy and other metrics, from logits and true labels of the images seen: a row of the record.
 
 The confidence of a prediction is its probability, the largest of p = softmax(logits). Shares are in percent, as
 accuracy is; the negative log-likelihood is in nats.
@@ -28,7 +28,7 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Scores:
-    """What the measures need of each image: predicted class, confidence, and log p of the true class."""
+    """The predicted class, confidence and log p of the true class of each image."""
 
     predicted: Tensor
     confidence: Tensor
@@ -51,7 +51,7 @@ class Scores:
 def result_row(
     spec: MethodSpec, domain: str, seed: int, scores: Scores, labels: Tensor, classes: list[str], divided_by: int
 ) -> ResultRow:
-    """What one method did on one domain with one seed, from scores and labels ``(n,)`` of the images seen."""
+    """The result of one method on one domain with one seed, from scores and labels ``(n,)`` of the images seen."""
     confusion = confusion_matrix(scores.predicted, labels, len(classes))
     correct, images = confusion.diagonal().tolist(), confusion.sum(dim=1).tolist()
     return {
@@ -114,7 +114,7 @@ def calibration_error(confidence: Tensor, correct: Tensor, bins: Tensor) -> floa
 
 
 def calibration_bins(scores: Scores, labels: Tensor) -> CalibrationBins:
-    """What a reliability diagram draws: images, mean confidence (%) and accuracy (%) of each bin of equal width."""
+    """Data of a reliability diagram: images, mean confidence (%) and accuracy (%) of each bin of equal width."""
     bins = equal_width(scores.confidence)
     count = torch.bincount(bins, minlength=BINS)
     sums = [

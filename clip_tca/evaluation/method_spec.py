@@ -1,9 +1,9 @@
 """Methods by the names that ``--method`` takes, and how each predicts in a setting.
 
-Settings: ``transductive`` fits once on the whole domain. ``online`` shows batch after batch; each is predicted when the
-statistics have seen it and those before it, never later ones. ``episodic`` adapts to each batch alone and forgets it.
-Base methods see batches in every setting, as their authors show them; ``episodic`` makes them forget after each. Those
-of transductive nature see the whole domain in the transductive setting, and are solved for each batch in the others.
+Settings: ``transductive`` fits once on the whole domain. ``online`` shows batch after batch; each is predicted from
+the statistics of itself and of earlier batches, never of later ones. ``episodic`` adapts to each batch alone and
+forgets it. Base methods see batches in every setting, as published; in ``episodic`` they forget after each.
+Transductive methods see the whole domain in the transductive setting, and are solved for each batch in the others.
 """
 
 from __future__ import annotations

@@ -71,30 +71,35 @@ def evaluate(
 ) -> EvaluationRecord:
     """Measure zero-shot and adapted accuracy on each domain of a data set, as ``clip-tca eval`` does.
 
+    Examples:
+        >>> record = evaluate("folder", data_dir="pictures", model="demo")
+        >>> print(render(record))
+
     Args:
-        dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`.
-        methods: Names, as in :data:`clip_tca.methods.registry.METHODS`; ``all`` is every method that uses no labels and
-            can run with the model, ``rivals`` the default ones and those published since on embeddings.
-        options: Options of the methods, such as ``{"k": 20}``; each goes to the methods that have it.
-        setting: ``transductive``, ``online`` or ``episodic`` (see :mod:`clip_tca.evaluation.method_spec`).
-        protocol: ``full``, ``watt`` or ``kept`` (this and the streams: :mod:`clip_tca.evaluation.streams`).
+        dataset: ``demo``, ``folder``, the name of a benchmark, or a file of embeddings, as for ``--dataset``.
+        methods: Names of methods, as ``clip-tca methods`` lists them. ``all`` are all methods that use no labels and
+            can run with the model. ``rivals`` are the default methods and newer published ones that work on embeddings.
+        options: Options of the methods, such as ``{"k": 20}``. Each option is passed to the methods that have it.
+        setting: ``transductive`` (one fit on a domain), ``online`` (batch after batch), ``episodic`` (each alone).
+        protocol: ``full`` (every image), ``watt`` (last batch unseen, divided by all), ``kept`` (divided by the rest).
         batch_size: Images in a batch, in the settings and protocols that have batches.
         seeds: Number of runs, each with its own shuffle or draw.
         stream: ``iid``, ``sorted`` or ``dirichlet:GAMMA``, in the settings that have batches.
-        classes_present: Classes of each batch (of the whole domain in the transductive setting): K, or ``"A-B"``.
-        long_tail: How many times more images the most frequent class has than the rarest.
-        mix_domains: One stream over all domains; rows are still by domain.
+        classes_present: Number of classes in each batch (transductive: in the domain): K, or ``"A-B"``.
+        long_tail: Ratio of images of the most frequent class to the rarest.
+        mix_domains: Show one stream over all domains. Results are still listed by domain.
         profile: Also measure the time and memory of plain CLIP on the same batches, as a reference for each method.
-        examples: Also list up to this many images of each kind whose prediction changed, for each method and domain
-            (see :mod:`clip_tca.evaluation.examples`).
+        examples: Also keep up to this many changed images of each kind (corrected, newly wrong, still wrong), for each
+            method and domain.
         predictions: Also write every prediction of the first run to this file (CSV, Parquet or JSON): method, domain,
             the columns of :func:`clip_tca.label`, and the true label.
         on_domain: Called with the name of each domain and the accuracy (%) of each method as soon as they are known.
-        inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`. Class names
-            are ``raw`` by default in the WATT protocol.
+        inputs: Data, model and prompts, with the names of the options of ``clip-tca eval``: ``data_dir``, ``model``,
+            ``pretrained``, ``device``, ``precision``, ``prompts``, ``class_names``, ``workers`` and so on
+            (:class:`clip_tca.evaluation.inputs.Inputs`). In the WATT protocol ``class_names`` is ``raw`` by default.
 
     Returns:
-        A dictionary, ready for JSON and for :func:`clip_tca.results.rendering.render`.
+        The record, a dictionary that can be saved as JSON and printed by :func:`clip_tca.render`.
     """
     one_of("setting", setting, SETTINGS)
     one_of("protocol", protocol, tuple(PROTOCOLS))

@@ -1,15 +1,16 @@
-"""Streams and protocols: which images of a domain a run shows, in which order and batches, and what divides accuracy.
+"""Streams and protocols: the images of a run, their order and batches, and the divisor of the accuracy.
 
 Protocols: ``full`` counts every image. ``watt`` shuffles, never sees the last incomplete batch and still divides by all
 images (so 100 % is out of reach). ``kept`` drops that batch too, and divides by the images seen.
 
-Labels make the stream and never reach a method. A draw depends on the labels, the seed and the options alone, so it is
-the same for every method. The kinds are those of StatA (Zanella et al., CVPR 2025; its appendix and ``sampler.py``):
+Labels are used to draw the stream; methods never see them. A draw depends only on the labels, the seed and the options,
+so it is the same for every method. The kinds are those of StatA (Zanella et al., CVPR 2025; appendix and
+``sampler.py``):
 
 ``iid`` shuffles. ``sorted`` shows class after class, the classes in a random order (StatA's *separate*).
 ``dirichlet:GAMMA`` splits each class over slots in shares drawn from a symmetric Dirichlet(γ), and shows slot after
-slot, each shuffled; there are as many slots as whole batches, at most one for each class. The smaller γ, the more a
-class comes at once.
+slot, each shuffled; there are as many slots as whole batches, at most one for each class. With a smaller γ, more
+images of a class come together.
 
 ``classes_present`` K (or A to B, drawn each time) limits the classes: those of each batch in the settings that have
 batches, those of the whole set in the transductive setting. StatA draws such batches independently, so that images
@@ -39,7 +40,7 @@ def order(images: int, protocol: Protocol, batch: int, seed: int) -> Tensor:
 
 
 def divisor(images: int, seen: int, protocol: Protocol) -> int:
-    """What the number of correct predictions is divided by."""
+    """The divisor of the number of correct predictions."""
     return seen if protocol == "kept" else images
 
 
@@ -103,7 +104,7 @@ class Stream:
                 )
 
     def check_classes(self, classes: int) -> None:
-        """Raise ValueError if more classes shall be present than there are."""
+        """Raise ValueError if ``classes_present`` is larger than the number of classes."""
         if self.classes_present and self.classes_present[1] > classes:
             raise ValueError(f"classes_present: {self.classes_present[1]}, but the data set has {classes} classes")
 
@@ -124,7 +125,7 @@ class Stream:
         return Draw(shuffled, [min(batch, seen - start) for start in range(0, seen, batch)])
 
     def record(self) -> StreamInfo:
-        """What the record says."""
+        """The stream for the record."""
         present = self.classes_present and list(self.classes_present)
         return cast("StreamInfo", {**asdict(self), "classes_present": present})
 

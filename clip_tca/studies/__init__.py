@@ -1,7 +1,7 @@
 """The paper's figures and analysis tables, on any data set, from stored embeddings.
 
 A study *measures* a dict of JSON values and *draws* from it alone (contract: :class:`clip_tca.studies.frame.Study`).
-The names stand here, and the classes are imported when they are used: so the list of names costs no import of torch.
+Only the names are here. The classes are imported when they are used, so the list does not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The frame of every study: what it measures on, the run, its record, and the figure drawn from that record.
+"""What all studies share: their data, the run, the record, and the figure drawn from that record.
 
 The record is JSON: ``schema_version``, ``study``, ``title``, ``paper``, ``dataset``, ``data``, ``model``, ``prompts``,
 ``reference``, ``options``, ``results``, ``finding``, ``versions``, ``commit`` and ``cost``. Only ``cost`` differs from

@@ -1,4 +1,4 @@
-"""How much is needed? Studies of the size of the pseudo-source (``k``), of the test set and of a stream's batches."""
+"""Studies of the size of the pseudo-source (``k``), of the test set and of a stream's batches."""
 
 from __future__ import annotations
 

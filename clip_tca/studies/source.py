@@ -1,4 +1,4 @@
-"""What the source would give: the upper bound of LinearTCA with it, and what methods forget of it."""
+"""Studies with source data: the upper bound of LinearTCA, and forgetting."""
 
 from __future__ import annotations
 
