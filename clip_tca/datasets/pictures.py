@@ -73,12 +73,23 @@ def fault(picture: Picture) -> str | None:
     return None
 
 
-def mark(picture: str | Path | bytes) -> str:
-    """Size and a hash of the first, middle and last bytes: identifies a file without reading all of it."""
+def content(picture: str | Path | bytes) -> str:
+    """Size and hash of all bytes: what identifies a picture wherever it is kept."""
     try:
-        size = len(picture) if isinstance(picture, bytes) else os.stat(picture).st_size
-        parts = _excerpts(picture, [0, max(0, size // 2 - _TAIL // 2), max(0, size - _TAIL)])
+        whole = picture if isinstance(picture, bytes) else Path(picture).read_bytes()
     except OSError as error:  # a broken link: reported when it is opened
+        return f"unreadable: {error.strerror}"
+    return f"{len(whole)}:{hashlib.sha256(whole).hexdigest()[:32]}"
+
+
+def mark(picture: str | Path | bytes) -> str:
+    """:func:`content` of bytes; of a file, size and a hash of the first, middle and last bytes, which is faster."""
+    if isinstance(picture, bytes):
+        return content(picture)
+    try:
+        size = os.stat(picture).st_size
+        parts = _excerpts(picture, [0, max(0, size // 2 - _TAIL // 2), max(0, size - _TAIL)])
+    except OSError as error:
         return f"unreadable: {error.strerror}"
     return f"{size}:{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
 

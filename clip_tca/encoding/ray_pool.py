@@ -39,13 +39,13 @@ class ShardEncoder:
         fetched: Callable[[Any], Any] = lru_cache(2)(ray.get)  # the model and the domain; not anew for every part
         self._fetched = fetched
 
-    def encode(self, references: tuple[Any, Any], part: range) -> tuple[list[int], np.ndarray, dict[int, str]]:
+    def encode(self, references: tuple[Any, Any], part: list[int]) -> tuple[list[int], np.ndarray, dict[int, str]]:
         """The images in ``part``, encoded; the ``references`` are to the loaded encoder and to the domain."""
         encoder: Encoder = self._fetched(references[0])
         domain: Domain = self._fetched(references[1])
-        batches = list(encode_batches(encoder.to(self.device), domain, [part], self.workers))
+        batches = list(encode_batches(encoder.to(self.device), domain, part, self.workers))
         reasons = {i: reason for _, _, bad in batches for i, reason in bad.items()}
-        return list(part), torch.cat([z for _, z, _ in batches]).numpy(), reasons
+        return part, torch.cat([z for _, z, _ in batches]).numpy(), reasons
 
 
 class RayPool:
@@ -69,7 +69,7 @@ class RayPool:
         self._actors, self._model = [], None
         self._open.close()
 
-    def __call__(self, domain: Domain, parts: list[range]) -> Iterator[Encoded]:
+    def __call__(self, domain: Domain, parts: list[list[int]]) -> Iterator[Encoded]:
         """Embeddings of whole parts, in the order in which they are finished."""
         if not self._actors:
             self._start()

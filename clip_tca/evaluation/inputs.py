@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from clip_tca.encoding.base import Encoder, make_encoder
 from clip_tca.encoding.embedder import Embedder
 from clip_tca.encoding.open_clip import MODEL
 from clip_tca.encoding.ray_pool import RayPool
-from clip_tca.encoding.store import Store, checksum
+from clip_tca.encoding.store import Store
 from clip_tca.results.record import validate
 from clip_tca.results.schema import DataInfo, InputRecord, ModelInfo, PromptInfo
 
@@ -250,7 +251,7 @@ class Inputs(ImageSource):
             "class_names": self.class_names if self.class_names in CLASS_NAMES else Path(self.class_names).name,
             "classes": list(prompts.classes),
             "texts_sha256": prompts.fingerprint(),
-            "embeddings_sha256": checksum(text),
+            "embeddings_sha256": hashlib.sha256(text.numpy().tobytes()).hexdigest(),
         }
         if prompts.descriptions:
             info["descriptions"] = len(prompts.texts())
