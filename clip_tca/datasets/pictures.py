@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -97,8 +98,10 @@ def mark(picture: str | Path | bytes) -> str:
 @contextmanager
 def _opened(picture: str | Path | bytes) -> Iterator[Image.Image]:
     """The image, with its size checked; what Pillow raises becomes a ValueError with the reason."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of odd metadata and sizes; real errors are raised
+    alone = threading.current_thread() is threading.main_thread()  # filters belong to the process, not to a thread
+    with warnings.catch_warnings() if alone else nullcontext():
+        if alone:
+            warnings.simplefilter("ignore")  # Pillow warns of odd metadata and sizes; real errors are raised
         try:
             with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as image:
                 width, height = image.size

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +20,16 @@ from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import content, fault, mark
 from clip_tca.datasets.prompts import Prompts
 from clip_tca.encoding.base import Encoder, Identity
-from clip_tca.encoding.decoding import loader
+from clip_tca.encoding.decoding import Reader, loader
 from clip_tca.encoding.store import Store, digest, image_key, text_key
 
 log = logging.getLogger("clip_tca")
 
 BATCH, ON_CPU = 64, 16
 """Images encoded together; fewer on a CPU, where larger activations are fetched from the system for every layer."""
+
+STREAMS = 8
+"""The most batches that are encoded at once on a CPU: each needs memory for its activations."""
 
 PART = 256
 """Images that a pool encodes at a time."""
@@ -41,12 +46,35 @@ Encoded = tuple[list[int], Tensor, dict[int, str]]
 
 def encode_batches(encoder: Encoder, domain: Domain, wanted: Sequence[int], workers: int | None) -> Iterator[Encoded]:
     """Embeddings of the images at the positions ``wanted`` of a domain, batch by batch."""
-    size = ON_CPU if encoder.device.type == "cpu" else BATCH
-    batches = _batches(wanted, size)
+    if encoder.device.type == "cpu":
+        yield from _on_cpu(encoder, Reader(domain, encoder.transform), _batches(wanted, ON_CPU), workers)
+        return
+    size, batches = BATCH, _batches(wanted, BATCH)
     loaded = loader(domain, encoder.transform, batches, workers, encoder.device)
     for indices, (images, reasons) in zip(batches, loaded, strict=True):
         z, size = _rows(encoder, images, size)
         yield indices, z, {indices[i]: reason for i, reason in reasons.items()}
+
+
+def _on_cpu(encoder: Encoder, reader: Reader, batches: list[list[int]], threads: int | None) -> Iterator[Encoded]:
+    """Threads that each decode and encode whole batches, with their share of torch's threads.
+
+    Faster than one batch at a time on all of them, which wait for each other in every layer (benchmarks/README.md).
+    """
+    cores = torch.get_num_threads()
+    streams = min(max(1, min(STREAMS, cores) if threads is None else threads), len(batches))
+    _ = encoder._image_model  # once, and not by every thread at once
+
+    def encode(indices: list[int]) -> Encoded:
+        images, reasons = reader.batch(indices)
+        z, _ = _rows(encoder, images, len(images))
+        return indices, z, {indices[i]: reason for i, reason in reasons.items()}
+
+    pool = ThreadPoolExecutor(streams, initializer=lambda: torch.set_num_threads(max(1, cores // streams)))
+    try:
+        yield from pool.map(encode, batches)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _batches(wanted: Sequence[int], size: int) -> list[list[int]]:
@@ -81,9 +109,9 @@ class Embedder:
     """Embeds data sets and prompts with an encoder, and keeps the embeddings in a store, if there is one.
 
     Images that can't be read are an error, or left out and counted if ``skip_bad``. ``workers`` are processes that
-    decode; None is the number of cores, half of it for a model on the CPU, at most 8. A ``pool`` encodes parts of a
-    domain elsewhere, in any order (:mod:`clip_tca.encoding.ray_pool`). ``encoded`` counts images without those found in
-    the store.
+    decode, or on a CPU threads that decode and encode; None is the number of cores, at most 8. A ``pool`` encodes parts
+    of a domain elsewhere, in any order (:mod:`clip_tca.encoding.ray_pool`). ``encoded`` counts images without those
+    found in the store.
     """
 
     encoder: Encoder
@@ -188,7 +216,8 @@ class Embedder:
         places: dict[str, list[int]] = defaultdict(list)
         for i, key in enumerate(keys):
             places[key].append(i)
-        with self.store.lock(digest(keys), title) if self.store else nullcontext():
+        with self.store.lock(digest(keys), title) if self.store else nullcontext(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # for all threads: what Pillow warns of (see _opened in pictures.py)
             if self.store:  # another run may have encoded them while this one waited
                 found.update(self.store.get(key for key in places if key not in found))
             missing = [own[0] for key, own in places.items() if key not in found]

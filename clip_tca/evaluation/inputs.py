@@ -79,7 +79,7 @@ class Inputs(ImageSource):
         class_names: ``clean``, ``raw`` or a class-name file, which for a model with its own head names all its outputs.
         skip_bad: Continue without images that can't be read.
         cache: Read and write the embedding store.
-        workers: Processes that decode images; None is the number of cores, half of it on a CPU, at most 8.
+        workers: Processes that decode images, threads on a CPU; None is the number of cores, at most 8.
         ray: Address of a Ray cluster that encodes the images; empty starts Ray on this machine, None does without.
         text: Text embeddings for a ``dataset`` that is a file or folder of embeddings made elsewhere, as in
             :class:`clip_tca.datasets.foreign_files.ForeignFiles`, like the next four and ``label_column``.

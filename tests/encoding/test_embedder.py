@@ -49,7 +49,7 @@ def test_the_store_gives_back_what_was_encoded(encoder, folder, tmp_path):
     second = Embedder(encoder, Store(tmp_path / "store"), workers=0)
     z, again = first.pictures(load_folder(folder)), second.pictures(load_folder(folder))
     for domain in ("day", "night"):
-        assert torch.equal(z[domain], plain[domain]), "worker processes change nothing"
+        assert torch.equal(z[domain], plain[domain]), "threads change nothing"
         assert torch.equal(again[domain], plain[domain])
     night = load_folder(folder).domains["night"]
     alone = [encoder.encode_images(encoder.transform(night.image(i))[None]) for i in range(len(night))]
@@ -91,6 +91,16 @@ def test_pictures_in_a_table_share_the_embeddings_of_the_same_files(encoder, fol
     (rows_,) = table.pictures(load_hub(str(tmp_path / "night.parquet"), None)).values()
     assert table.encoded == 0
     assert torch.equal(rows_, z["night"])
+
+
+def test_bf16_on_a_cpu_agrees_with_float32_to_two_percent_and_leaves_the_model_as_it_is(encoder, folder):
+    half, data = OpenClipEncoder(MODEL, device="cpu", precision="bf16"), load_folder(folder)
+    exact, rounded = (Embedder(each, workers=2).pictures(data)["day"] for each in (encoder, half))
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).norm() < 0.02 * exact.norm()
+    assert next(half.model.parameters()).dtype == torch.float32
+    assert torch.equal(half.encode_texts(["a dog"]), encoder.encode_texts(["a dog"]))
+    assert half.identity != encoder.identity
 
 
 def test_a_picture_that_is_there_twice_is_encoded_once(encoder, folder):

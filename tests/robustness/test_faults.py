@@ -38,6 +38,7 @@ from clip_tca.cli import main
 from clip_tca.core import files
 from clip_tca.datasets.folder import load_folder
 from clip_tca.encoding import decoding, embedder
+from clip_tca.evaluation import base_runs
 from tests.tiny_clip import MODEL
 
 OLD = "of an earlier run"
@@ -286,11 +287,17 @@ def test_asked_to_end_it_tidies_up(number, code, word, inputs, tmp_path, monkeyp
 
 
 @ASKED
-def test_asked_to_end_with_the_processes_that_decode_it_says_so_in_one_line(number, code, word, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "name", "method"), [(embedder, "encode_batches", "zero-shot"), (base_runs, "loader", "bn")]
+)
+def test_asked_to_end_with_those_that_decode_it_says_so_in_one_line(
+    place, name, method, number, code, word, tmp_path, monkeypatch
+):
     """As ``timeout``, job schedulers and Ctrl-C ask: the whole group, and SIGTERM may come again."""
+    begin = getattr(place, name)  # threads for embeddings on a CPU, processes for methods that see pictures
 
     def asked(*arguments):
-        batches = decoding.loader(*arguments)
+        batches = iter(begin(*arguments))
         yield next(batches)
         try:
             subprocess.run(["kill", f"-{int(number)}", "0"], check=False)  # torch tells who it is from
@@ -299,9 +306,9 @@ def test_asked_to_end_with_the_processes_that_decode_it_says_so_in_one_line(numb
             if number == signal.SIGTERM:
                 os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(embedder, "loader", asked)
+    monkeypatch.setattr(place, name, asked)
     own = make_pictures(tmp_path / "own", count=60)
-    words = ["eval", "--dataset", "folder", "--data-dir", own, "--model", MODEL, "--method", "zero-shot"]
+    words = ["eval", "--dataset", "folder", "--data-dir", own, "--model", MODEL, "--method", method]
     run([*words, "--no-cache", "--workers", "2"], alone).failed(word, code=code)
 
 
