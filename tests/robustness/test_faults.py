@@ -288,7 +288,7 @@ def test_asked_to_end_it_tidies_up(number, code, word, inputs, tmp_path, monkeyp
 
 @ASKED
 @pytest.mark.parametrize(
-    ("place", "name", "method"), [(embedder, "encode_batches", "zero-shot"), (base_runs, "loader", "bn")]
+    ("place", "name", "method"), [(embedder, "encode_batches", "zero-shot"), (base_runs, "loader", "tent")]
 )
 def test_asked_to_end_with_those_that_decode_it_says_so_in_one_line(
     place, name, method, number, code, word, tmp_path, monkeypatch
