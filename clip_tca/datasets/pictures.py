@@ -119,5 +119,5 @@ def _opened(picture: str | Path | bytes) -> Iterator[Image.Image]:
 
 
 def _excerpts(picture: str | Path | bytes, places: list[int]) -> list[bytes]:
-    with io.BytesIO(picture) if isinstance(picture, bytes) else Path(picture).open("rb") as file:
+    with io.BytesIO(picture) if isinstance(picture, bytes) else open(picture, "rb", buffering=0) as file:
         return [file.read(_TAIL) for place in places if file.seek(place) >= 0]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -19,9 +21,9 @@ from clip_tca.core.tensors import unit
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import content, fault, mark
 from clip_tca.datasets.prompts import Prompts
-from clip_tca.encoding.base import Encoder, Identity
+from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.decoding import Reader, loader
-from clip_tca.encoding.store import Store, digest, image_key, text_key
+from clip_tca.encoding.store import Store, digest, encoder_key, image_key, text_key, untouched
 
 log = logging.getLogger("clip_tca")
 
@@ -122,19 +124,20 @@ class Embedder:
     pool: Callable[[Domain, list[list[int]]], Iterator[Encoded]] | None = None
     encoded: int = field(default=0, init=False)
     left_out: int = field(default=0, init=False)
+    _began: int = field(default=0, init=False)
 
-    @property
-    def _identity(self) -> Identity | None:
+    @cached_property
+    def _model(self) -> str:
         """The model's part of the keys; without a store there is no need to know it."""
-        return self.encoder.identity if self.store else None
+        return encoder_key(self.encoder.identity) if self.store else ""
 
     def texts(self, prompts: Prompts) -> Tensor:
         """Text embeddings ``(templates, classes, d)``, in float32 on the CPU.
 
         Descriptions are averaged for each class, as unit vectors, and count as one template.
         """
-        texts = {text_key(self._identity, text): text for text in prompts.texts()}
-        keys = [text_key(self._identity, text) for text in prompts.texts()]
+        texts = {text_key(self._model, text): text for text in prompts.texts()}
+        keys = [text_key(self._model, text) for text in prompts.texts()]
         found = self.store.get(texts) if self.store else {}
         missing = [key for key in texts if key not in found]
         with Progress(len(missing), "prompts", "text", self.progress) as bar:
@@ -154,6 +157,7 @@ class Embedder:
         Images that can't be read are removed from ``data`` with ``skip_bad``, and an error without. The headers of all
         files that are not in the store are checked before anything is encoded.
         """
+        self._began = time.time_ns()
         keys = {name: self._keys(domain) for name, domain in data.domains.items()}
         found = self.store.get(key for own in keys.values() for key in own) if self.store else {}
         self._check(data, keys, found)
@@ -175,7 +179,7 @@ class Embedder:
     def _key(self, domain: Domain, i: int, identified: str) -> str:
         """The key of an image: the same for all of this content, unless they are corrupted, which depends on names."""
         corruption = f"{domain.corruption.key} {domain.names[i]}" if domain.corruption else ""
-        return image_key(self._identity, identified, corruption)
+        return image_key(self._model, identified, corruption)
 
     def _check(self, data: ImageSet, keys: dict[str, list[str]], found: dict[str, bytes]) -> None:
         """Read the header of every image to encode, so that a broken file is found before hours of encoding."""
@@ -241,7 +245,7 @@ class Embedder:
     def _check_unchanged(self, domain: Domain, keys: dict[int, str], title: str) -> None:
         """Refuse files that have changed since they were hashed: the store would keep them under the wrong key."""
         for i, key in keys.items():
-            if not isinstance(file := domain.pictures[i], str | Path):
+            if not isinstance(file := domain.pictures[i], str | Path) or untouched(file, self._began):
                 continue
             if self._key(domain, i, content(file) if self.store else mark(file)) != key:
                 raise ValueError(

@@ -44,14 +44,20 @@ SETTLED = 2 * 10**9
 """Nanoseconds after which a change of a file certainly changes its time; clocks of file systems are coarse."""
 
 
-def image_key(encoder: Identity | None, content: str, corruption: str = "") -> str:
+def encoder_key(encoder: Identity) -> str:
+    """What all embeddings of a model have in their keys."""
+    about = [encoder.model, encoder.weights, encoder.configuration, encoder.preprocessing, encoder.precision]
+    return digest(about)
+
+
+def image_key(encoder: str, content: str, corruption: str = "") -> str:
     """Under which the embedding of a picture is kept: the model, the picture's bytes, and what was done to them."""
-    return digest([_encoder_key(encoder), "image", content, corruption])
+    return _hash("image", encoder, content, corruption)
 
 
-def text_key(encoder: Identity | None, text: str) -> str:
+def text_key(encoder: str, text: str) -> str:
     """Under which the embedding of a text is kept."""
-    return digest([_encoder_key(encoder), "text", text])
+    return _hash("text", encoder, text)
 
 
 def model_key(address: str, folder: str, pretrained: str | None) -> str | None:
@@ -61,15 +67,13 @@ def model_key(address: str, folder: str, pretrained: str | None) -> str | None:
     return digest(["model", address, folder, pretrained, version("open_clip_torch")])
 
 
-def _encoder_key(encoder: Identity | None) -> list[Any]:
-    if encoder is None:  # nothing is stored
-        return []
-    return [encoder.model, encoder.weights, encoder.configuration, encoder.preprocessing, encoder.precision]
-
-
 def digest(key: Any) -> str:
     """A short hash of anything that JSON can hold."""
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    return _hash(json.dumps(key, sort_keys=True))
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclass
@@ -109,6 +113,7 @@ class Store:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self._path, timeout=60)) as db, db:
+                db.execute("PRAGMA page_size = 16384")  # of a new file; of 4096 bytes an embedding would waste half
                 db.execute("PRAGMA synchronous = OFF")  # only the machine's own crash can damage it, which is noticed
                 db.execute("CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY, value BLOB, checksum INTEGER)")
                 db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)
@@ -133,7 +138,8 @@ class Store:
     def contents(self, domain: Domain) -> list[str]:
         """The hash of each picture's bytes; a file is not read again while its size, times and inode stay the same."""
         files = {i: picture for i, picture in enumerate(domain.pictures) if isinstance(picture, str | Path)}
-        keys = {i: digest(["file", os.path.abspath(file)]) for i, file in files.items()}
+        here = os.getcwd()
+        keys = {i: _hash("file", os.path.join(here, file)) for i, file in files.items()}
         known, new, hashes = self.get(keys.values()), {}, list(domain.marks)
         for i, file in files.items():
             try:
@@ -193,6 +199,14 @@ class Store:
             path.unlink(missing_ok=True)
         shutil.rmtree(self.root / "locks", ignore_errors=True)
         return entries
+
+
+def untouched(file: str | Path, since: int) -> bool:
+    """Whether a file has certainly not changed since then (in nanoseconds)."""
+    try:
+        return max(_stamp(file)[1:3]) < since - SETTLED
+    except OSError:
+        return False
 
 
 def _stamp(file: str | Path) -> list[int]:

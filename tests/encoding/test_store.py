@@ -22,7 +22,7 @@ from clip_tca.datasets.image_set import Domain
 from clip_tca.datasets.pictures import content, mark
 from clip_tca.encoding import store
 from clip_tca.encoding.base import Identity
-from clip_tca.encoding.store import NAME, Store, image_key, model_key, text_key
+from clip_tca.encoding.store import NAME, Store, encoder_key, image_key, model_key, text_key
 
 ENTRIES = {f"key {i}": bytes([i]) * 2000 for i in range(60)}
 
@@ -60,8 +60,9 @@ def test_a_key_depends_on_all_that_decides_an_embedding():
         Identity("m", "", "w", "c", {"size": 225}, "fp32", 100.0),
         Identity("m", "", "w", "c", {"size": 224}, "bf16", 100.0),
     ]
-    keys = [image_key(identity, "a") for identity in (one, *others)]
-    keys += [image_key(one, "b"), image_key(one, "a", "fog:1 name"), text_key(one, "a")]
+    keys = [image_key(encoder_key(identity), "a") for identity in (one, *others)]
+    model = encoder_key(one)
+    keys += [image_key(model, "b"), image_key(model, "a", "fog:1 name"), text_key(model, "a")]
     assert len(set(keys)) == len(keys)
     assert model_key("hf-hub:owner/name", "", None) is None
 
