@@ -1,20 +1,20 @@
-"""What the harness adds to the bare model when it encodes pictures, as ratios measured in one run.
+"""Images per second on a CPU: ours against bare open_clip, as ratios measured in turns in one run.
 
-    python benchmarks/encode.py [--model ViT-B-16-quickgelu] [--images 192] [--batch 64]
+    python -m benchmarks --only encode
 
-Bare: the model on ready tensors, by as many as the harness takes at once. Harness: pictures decoded and preprocessed in
-worker processes beside it, shards written to the store. Weights are random: speed does not depend on them. All by the
-clock, on all cores. *At most* is what is left for the model on a CPU if decoding takes its time from the same cores and
-nothing else is lost.
+Bare: open_clip's image tower in eager float32 on ready tensors, all threads on one batch, the better of two sizes;
+no decoding. Ours: ``Embedder``, as ``embed`` and ``label`` call it, from JPEG files of 400 × 300 pixels to the store.
+Weights are random: speed does not depend on them. Every turn measures each once, by the clock, and the best of each
+counts: other work on the machine comes and goes. Core-hours are processor time. *Bound* is what the bare model could
+reach at most: its floating-point operations at the rate of one large float32 product on all threads.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +22,21 @@ import open_clip
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from torch.utils.flop_counter import FlopCounterMode
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that the file can be run by its path
-
-from benchmarks.measure import Row, wall
+from benchmarks.measure import PRICE, Row, wall
 from clip_tca.datasets.folder import load_folder
-from clip_tca.datasets.pictures import decode
-from clip_tca.encoding.decoding import default_workers
+from clip_tca.datasets.image_set import ImageSet
+from clip_tca.encoding.decoding import Reader
 from clip_tca.encoding.embedder import ON_CPU, Embedder
 from clip_tca.encoding.open_clip import OpenClipEncoder
 from clip_tca.encoding.store import Store
 
+BATCHES = (ON_CPU, 32)
+"""Images at once of the bare model."""
 
-def pictures(folder: Path, images: int) -> None:
+
+def pictures(folder: Path, images: int) -> ImageSet:
     """JPEG files of 400 × 300 pixels, in two classes."""
     rng = np.random.default_rng(0)
     for i in range(images):
@@ -42,66 +44,85 @@ def pictures(folder: Path, images: int) -> None:
         place.mkdir(parents=True, exist_ok=True)
         coarse = Image.fromarray(rng.integers(0, 255, (30, 40, 3), dtype=np.uint8))
         coarse.resize((400, 300), Image.Resampling.BICUBIC).save(place / f"{i:05d}.jpg", quality=90)
+    return load_folder(folder)
 
 
-def measure(model: str, images: int, batch: int, device: str = "auto", others: tuple[int, ...] = (0, 1)) -> list[Row]:
-    """Rate of the harness over that of the bare model, with the default number of workers and with ``others``."""
+def measure(model: str, images: int, turns: int) -> list[Row]:
+    """Rates of ours over that of the bare model, in float32 and in bfloat16, from a full and to an empty store."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        weights = root / "weights.safetensors"
-        save_file(open_clip.create_model(model).state_dict(), weights)
-        encoder = OpenClipEncoder(model, str(weights), device)
-        pictures(root / "own", images)
-        data = load_folder(root / "own")
-        domain = data.domains["own"]
-        decoded: list[torch.Tensor] = []
-        opened = (decode(domain.picture(i)) for i in range(len(domain)))
-        decoding = wall(lambda: decoded.extend(map(encoder.transform, opened)))
-        on_cpu = encoder.device.type == "cpu"
-        batches = torch.stack(decoded).split(min(batch, ON_CPU) if on_cpu else batch)
-        encoder.encode_images(batches[0])
-        table, usual = [], default_workers(encoder.device)
-        for workers in dict.fromkeys((usual, *others)):
-            bare = harness = math.inf
-            for turn in range(3):  # in turns, the best of each: other work on the machine comes and goes
-                bare = min(bare, wall(lambda: [encoder.encode_images(part) for part in batches]))
-                embedder = Embedder(encoder, Store(root / f"store{workers}{turn}"), workers=workers, batch=batch)
-                harness = min(harness, wall(lambda embedder=embedder: embedder.pictures(data)))
-            table.append(
-                Row(
-                    f"{model}, {workers} workers{' (default)' if workers == usual else ''}: rate of the bare model's",
-                    bare / harness,
-                    ">= 0.95" if workers == usual else "",
-                    {
-                        "harness": f"{images / harness:.1f} images/s",
-                        "bare": f"{images / bare:.1f}",
-                        "decoding alone, one core": f"{images / decoding:.0f}",
-                        **({"at most": f"{bare / (bare + decoding / (os.cpu_count() or 1)):.3f}"} if on_cpu else {}),
-                    },
-                )
-            )
-    return table
+        save_file(open_clip.create_model(model).state_dict(), root / "weights.safetensors")
+        exact, half = (OpenClipEncoder(model, str(root / "weights.safetensors"), "cpu", p) for p in ("fp32", "bf16"))
+        data = pictures(root / "own", images)
+        ready, _ = Reader(data.domains["own"], exact.transform).batch(list(range(images)))
+        tower, large = exact.model.visual, torch.ones(2048, 2048)
+        with FlopCounterMode(display=False) as counter, torch.inference_mode():
+            tower(ready[:1])
+        stores = iter(Store(root / f"store{i}") for i in range(99))
+        full = next(stores)
+        Embedder(exact, full).pictures(data)
+        work: dict[str, Callable[[], object]] = {
+            **{f"bare {n}": lambda n=n: [tower(part) for part in ready.split(n)] for n in BATCHES},
+            "ours": lambda: Embedder(exact, next(stores)).pictures(data),
+            "bf16": lambda: Embedder(half, next(stores)).pictures(data),
+            "decoding": lambda: Reader(data.domains["own"], exact.transform).batch(list(range(images))),
+            "stored": lambda: Embedder(exact, full).pictures(data),
+            "product": lambda: large @ large,
+        }
+        best, used = dict.fromkeys(work, math.inf), dict.fromkeys(work, math.inf)
+        with torch.inference_mode():
+            _ = half._image_model
+            for _turn in range(turns):
+                for name, run in work.items():
+                    began = time.process_time()
+                    best[name] = min(best[name], wall(run))
+                    used[name] = min(used[name], time.process_time() - began)
+    bare = min(best[f"bare {n}"] for n in BATCHES)
+    rate = 2 * 2048**3 / best["product"]
+    bound = bare / (images * counter.get_total_flops() / rate)
+    sides = {
+        "bare": f"{images / bare:.2f} images/s",
+        "decoding alone, one core": f"{images / best['decoding']:.0f}",
+        "float32 product": f"{rate / 1e9:.0f} GFLOP/s",
+        "bound": f"{bound:.2f} times bare",
+    }
+    core_hours = {name: 1e6 * used[name] / images / 3600 for name in ("ours", "bf16")}
+    return [
+        Row(
+            f"{model}, embed: rate over bare open_clip",
+            bare / best["ours"],
+            ">= 1.3",
+            {"ours": f"{images / best['ours']:.2f} images/s", **sides},
+        ),
+        Row(
+            f"{model}, embed --precision bf16: rate over bare open_clip",
+            bare / best["bf16"],
+            ">= 1.3",
+            {"ours": f"{images / best['bf16']:.2f} images/s", **sides},
+        ),
+        Row(
+            f"{model}, embed, all in the store: milliseconds for each image",
+            1000 * best["stored"] / images,
+            "",
+            {"images": str(images)},
+        ),
+        Row(
+            f"scale: {model}: core-hours for a million pictures",
+            core_hours["ours"],
+            "",
+            {
+                "with bf16": f"{core_hours['bf16']:.0f}",
+                "a billion": f"{core_hours['ours']:,.0f} thousand, with bf16 {core_hours['bf16']:,.0f} thousand",
+                f"a million, at {PRICE} euros a core-hour (assumed)": (
+                    f"{PRICE * core_hours['ours']:.2f} euros, with bf16 {PRICE * core_hours['bf16']:.2f}"
+                ),
+            },
+        ),
+    ]
 
 
 def rows(quick: bool) -> list[Row]:
     """The default model, and one that is four times faster, so that decoding weighs more."""
     if quick:
-        return measure("ViT-B-32-quickgelu", 64, 32)
-    return measure("ViT-B-16-quickgelu", 64, 32, others=()) + measure("ViT-B-32-quickgelu", 192, 64, others=())
-
-
-def main() -> None:
-    """Print the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="ViT-B-16-quickgelu")
-    parser.add_argument("--images", type=int, default=192)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--device", default="auto")
-    options = parser.parse_args()
-    print(f"{os.cpu_count()} cores, {options.images} images, batch {options.batch}")
-    for row in measure(options.model, options.images, options.batch, options.device):
-        print(f"{row.what}: {row.value:.2f}", *[f"{name} {value}" for name, value in row.sides.items()], sep="; ")
-
-
-if __name__ == "__main__":
-    main()
+        return measure("ViT-B-32-quickgelu", 32, 2) + measure("ViT-B-16-quickgelu", 32, 1)
+    return measure("ViT-B-16-quickgelu", 64, 3) + measure("ViT-B-32-quickgelu", 128, 3)

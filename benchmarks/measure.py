@@ -13,6 +13,9 @@ from torch.nn import functional
 
 from clip_tca import ZeroShotClassifier
 
+PRICE = 0.04
+"""Euros for a core-hour. An assumption, not a measurement: put in what you pay."""
+
 
 @dataclass(frozen=True)
 class Row:

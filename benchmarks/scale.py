@@ -1,4 +1,4 @@
-"""Scale on paper: what ``clip-tca adapt`` needs for up to five billion embeddings, computed from rates measured here.
+"""Scale on paper: what ``clip-tca adapt`` needs for up to a billion embeddings, computed from rates measured here.
 
     python -m benchmarks --only scale
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.adapt import SHARD, Run, adapted, copying, make
-from benchmarks.measure import Row
+from benchmarks.measure import PRICE, Row
 from clip_tca.bulk.run import RECORD
 
 DIM = 512
@@ -27,7 +27,7 @@ READ, WRITTEN = 2 * DIM, 2 * DIM + 8
 FILE = 1_000_000
 """Rows of a file."""
 
-SIZES = (1_000_000, 100_000_000, 5_000_000_000)
+SIZES = (1_000_000, 100_000_000, 1_000_000_000)
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,11 @@ class Model:
         first = max(limits, key=lambda name: limits[name])
         files = -(-n // FILE)
         return Row(
-            f"scale: {n:,} embeddings: hours",
+            f"scale: {n:,} embeddings: core-hours",
             self.seconds(n) / 3600,
             "",
             {
+                f"at {PRICE} euros a core-hour (assumed)": f"{PRICE * self.seconds(n) / 3600:.2g} euros",
                 "memory": f"{self.peak / 1e9:.1f} GB, with --labels {labels / 1e9:.1f}",
                 "disk": f"{disk:.2f} of its rate, {n * (READ + WRITTEN) / 1e12:.3g} TB in and out",
                 "files": f"{files:,}, record {(self.record.fixed + self.record.rate * files) / 1e6:.2g} MB",

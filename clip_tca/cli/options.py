@@ -105,7 +105,7 @@ def add_model(command: argparse.ArgumentParser) -> None:
     add("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
     add("--skip-bad", action="store_true", default=None, help="continue without images that can't be read")
     add("--no-cache", action="store_true", help="neither read nor write the embedding store")
-    workers = "processes that decode images (default: cores, at most 8; half on a CPU)"
+    workers = "processes that decode images, threads on a CPU (default: cores, at most 8)"
     add("--workers", type=int, metavar="N", help=workers)
 
 

@@ -14,7 +14,7 @@ from clip_tca.core.files import natural_order, sha256
 from clip_tca.core.folders import resource
 from clip_tca.core.hub_access import hub_address, hub_reachable
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import Picture, mark
+from clip_tca.datasets.pictures import Picture, content
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
 if TYPE_CHECKING:
@@ -258,13 +258,13 @@ def _marks(files: Dataset, image: str, hub_id: str) -> list[str]:
     own = (place.parent if place.is_file() else place,) if place.exists() else caches
     marks = []
     for row, values in enumerate(files):
-        content = _content(values)
-        if isinstance(content, str) and not any(Path(content).resolve().is_relative_to(p.resolve()) for p in own):
+        picture = _content(values)
+        if isinstance(picture, str) and not any(Path(picture).resolve().is_relative_to(p.resolve()) for p in own):
             raise ValueError(
-                f"{hub_id}, column {image}: row {row} names {content!r}, which is not in the data set's own folder; "
+                f"{hub_id}, column {image}: row {row} names {picture!r}, which is not in the data set's own folder; "
                 "save the data set with its images inside"
             )
-        marks.append("none" if content is None else mark(content))
+        marks.append("none" if picture is None else content(picture))
     return marks
 
 

@@ -24,7 +24,7 @@ class Domain:
 
     Attributes:
         names: The name of each image, ``class/file`` for files.
-        marks: Size and content hash of each (:func:`clip_tca.datasets.pictures.mark`).
+        marks: Size and hash of each: of all bytes, or of some if it is a path (:mod:`clip_tca.datasets.pictures`).
         labels: The true classes, for scoring only; −1 where nobody knows.
         pictures: Each as a path or as bytes, or a function that returns it; picklable, for worker processes.
         corruption: Applied when an image is decoded.

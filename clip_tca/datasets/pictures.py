@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -73,12 +74,23 @@ def fault(picture: Picture) -> str | None:
     return None
 
 
-def mark(picture: str | Path | bytes) -> str:
-    """Size and a hash of the first, middle and last bytes: identifies a file without reading all of it."""
+def content(picture: str | Path | bytes) -> str:
+    """Size and hash of all bytes: what identifies a picture wherever it is kept."""
     try:
-        size = len(picture) if isinstance(picture, bytes) else os.stat(picture).st_size
-        parts = _excerpts(picture, [0, max(0, size // 2 - _TAIL // 2), max(0, size - _TAIL)])
+        whole = picture if isinstance(picture, bytes) else Path(picture).read_bytes()
     except OSError as error:  # a broken link: reported when it is opened
+        return f"unreadable: {error.strerror}"
+    return f"{len(whole)}:{hashlib.sha256(whole).hexdigest()[:32]}"
+
+
+def mark(picture: str | Path | bytes) -> str:
+    """:func:`content` of bytes; of a file, size and a hash of the first, middle and last bytes, which is faster."""
+    if isinstance(picture, bytes):
+        return content(picture)
+    try:
+        size = os.stat(picture).st_size
+        parts = _excerpts(picture, [0, max(0, size // 2 - _TAIL // 2), max(0, size - _TAIL)])
+    except OSError as error:
         return f"unreadable: {error.strerror}"
     return f"{size}:{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
 
@@ -86,8 +98,10 @@ def mark(picture: str | Path | bytes) -> str:
 @contextmanager
 def _opened(picture: str | Path | bytes) -> Iterator[Image.Image]:
     """The image, with its size checked; what Pillow raises becomes a ValueError with the reason."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns of odd metadata and sizes; real errors are raised
+    alone = threading.current_thread() is threading.main_thread()  # filters belong to the process, not to a thread
+    with warnings.catch_warnings() if alone else nullcontext():
+        if alone:
+            warnings.simplefilter("ignore")  # Pillow warns of odd metadata and sizes; real errors are raised
         try:
             with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as image:
                 width, height = image.size
@@ -105,5 +119,5 @@ def _opened(picture: str | Path | bytes) -> Iterator[Image.Image]:
 
 
 def _excerpts(picture: str | Path | bytes, places: list[int]) -> list[bytes]:
-    with io.BytesIO(picture) if isinstance(picture, bytes) else Path(picture).open("rb") as file:
+    with io.BytesIO(picture) if isinstance(picture, bytes) else open(picture, "rb", buffering=0) as file:
         return [file.read(_TAIL) for place in places if file.seek(place) >= 0]

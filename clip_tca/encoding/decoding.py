@@ -34,6 +34,12 @@ class Reader:
         except ValueError as error:
             return self.transform(Image.new("RGB", (256, 256))), str(error)
 
+    def batch(self, indices: list[int]) -> tuple[Tensor, dict[int, str]]:
+        """Several images as one tensor, with the reasons, by position, why some could not be read."""
+        images = [self[index] for index in indices]
+        reasons = {i: reason for i, (_, reason) in enumerate(images) if reason is not None}
+        return torch.stack([image for image, _ in images]), reasons
+
 
 def loader(
     domain: Domain,

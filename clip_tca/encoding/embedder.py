@@ -1,29 +1,40 @@
-"""From images to embeddings: worker processes decode, the encoder encodes, every finished shard goes to the store."""
+"""From images to embeddings: worker processes decode, the encoder encodes, every finished batch goes to the store."""
 
 from __future__ import annotations
 
 import logging
+import time
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from clip_tca.core.progress import Progress, tracked
+from clip_tca.core.progress import Progress
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import fault, mark
+from clip_tca.datasets.pictures import content, fault, mark
 from clip_tca.datasets.prompts import Prompts
 from clip_tca.encoding.base import Encoder
-from clip_tca.encoding.decoding import loader
-from clip_tca.encoding.store import SHARD, Entry, Store, image_key, shards, text_key
+from clip_tca.encoding.decoding import Reader, loader
+from clip_tca.encoding.store import Store, digest, encoder_key, image_key, text_key, untouched
 
 log = logging.getLogger("clip_tca")
 
 BATCH, ON_CPU = 64, 16
 """Images encoded together; fewer on a CPU, where larger activations are fetched from the system for every layer."""
+
+STREAMS = 8
+"""The most batches that are encoded at once on a CPU: each needs memory for its activations."""
+
+PART = 256
+"""Images that a pool encodes at a time."""
 
 TEXT_BATCH = 256
 """Texts encoded together."""
@@ -35,17 +46,41 @@ Encoded = tuple[list[int], Tensor, dict[int, str]]
 """Positions of images in their domain, a row for each, and the reasons why some can't be read, by position."""
 
 
-def encode_batches(encoder: Encoder, domain: Domain, parts: list[range], workers: int | None) -> Iterator[Encoded]:
-    """Embeddings of the images in ``parts`` of a domain, batch by batch.
-
-    No batch crosses a part, so a resumed run has the same batches as one that was not interrupted.
-    """
-    size = ON_CPU if encoder.device.type == "cpu" else BATCH
-    batches = [list(part[i : i + size]) for part in parts for i in range(0, len(part), size)]
+def encode_batches(encoder: Encoder, domain: Domain, wanted: Sequence[int], workers: int | None) -> Iterator[Encoded]:
+    """Embeddings of the images at the positions ``wanted`` of a domain, batch by batch."""
+    if encoder.device.type == "cpu":
+        yield from _on_cpu(encoder, Reader(domain, encoder.transform), _batches(wanted, ON_CPU), workers)
+        return
+    size, batches = BATCH, _batches(wanted, BATCH)
     loaded = loader(domain, encoder.transform, batches, workers, encoder.device)
     for indices, (images, reasons) in zip(batches, loaded, strict=True):
         z, size = _rows(encoder, images, size)
         yield indices, z, {indices[i]: reason for i, reason in reasons.items()}
+
+
+def _on_cpu(encoder: Encoder, reader: Reader, batches: list[list[int]], threads: int | None) -> Iterator[Encoded]:
+    """Threads that each decode and encode whole batches, with their share of torch's threads.
+
+    Faster than one batch at a time on all of them, which wait for each other in every layer (benchmarks/README.md).
+    """
+    cores = torch.get_num_threads()
+    streams = min(max(1, min(STREAMS, cores) if threads is None else threads), len(batches))
+    _ = encoder._image_model  # once, and not by every thread at once
+
+    def encode(indices: list[int]) -> Encoded:
+        images, reasons = reader.batch(indices)
+        z, _ = _rows(encoder, images, len(images))
+        return indices, z, {indices[i]: reason for i, reason in reasons.items()}
+
+    pool = ThreadPoolExecutor(streams, initializer=lambda: torch.set_num_threads(max(1, cores // streams)))
+    try:
+        yield from pool.map(encode, batches)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _batches(wanted: Sequence[int], size: int) -> list[list[int]]:
+    return [list(wanted[start : start + size]) for start in range(0, len(wanted), size)]
 
 
 def _rows(encoder: Encoder, images: Tensor, size: int) -> tuple[Tensor, int]:
@@ -76,10 +111,9 @@ class Embedder:
     """Embeds data sets and prompts with an encoder, and keeps the embeddings in a store, if there is one.
 
     Images that can't be read are an error, or left out and counted if ``skip_bad``. ``workers`` are processes that
-    decode; None is the number of cores, half of it for a model on the CPU, at most 8. A ``pool`` encodes parts of a
-    domain elsewhere, in any order (:mod:`clip_tca.encoding.ray_pool`). ``finished`` is called with the name and the
-    rows of each domain as soon as it is embedded. ``encoded`` counts images without those found in
-    the store.
+    decode, or on a CPU threads that decode and encode; None is the number of cores, at most 8. A ``pool`` encodes parts
+    of a domain elsewhere, in any order (:mod:`clip_tca.encoding.ray_pool`). ``finished`` is called with the name and the
+    rows of each domain as soon as it is embedded. ``encoded`` counts images without those found in the store.
     """
 
     encoder: Encoder
@@ -87,25 +121,32 @@ class Embedder:
     skip_bad: bool = False
     workers: int | None = None
     progress: bool = False
-    pool: Callable[[Domain, list[range]], Iterator[Encoded]] | None = None
+    pool: Callable[[Domain, list[list[int]]], Iterator[Encoded]] | None = None
     finished: Callable[[str, Tensor], None] | None = None
     encoded: int = field(default=0, init=False)
     left_out: int = field(default=0, init=False)
+    _began: int = field(default=0, init=False)
+
+    @cached_property
+    def _model(self) -> str:
+        """The model's part of the keys; without a store there is no need to know it."""
+        return encoder_key(self.encoder.identity) if self.store else ""
 
     def texts(self, prompts: Prompts) -> Tensor:
         """Text embeddings ``(templates, classes, d)``, in float32 on the CPU.
 
         Descriptions are averaged for each class, as unit vectors, and count as one template.
         """
-        key = text_key(self.encoder.identity, prompts) if self.store else {}
-        rows = self.store.texts(key) if self.store else None
-        if rows is None:
-            texts = prompts.texts()
-            parts = [texts[start : start + TEXT_BATCH] for start in range(0, len(texts), TEXT_BATCH)]
-            shown = tracked(parts, len(parts), "prompts", "batch", self.progress)
-            rows = torch.cat([self.encoder.encode_texts(part).cpu() for part in shown])
-            if self.store:
-                self.store.keep_texts(key, rows)
+        texts = {text_key(self._model, text): text for text in prompts.texts()}
+        keys = [text_key(self._model, text) for text in prompts.texts()]
+        found = self.store.get(texts) if self.store else {}
+        missing = [key for key in texts if key not in found]
+        with Progress(len(missing), "prompts", "text", self.progress) as bar:
+            for start in range(0, len(missing), TEXT_BATCH):
+                part = missing[start : start + TEXT_BATCH]
+                self._keep(found, part, self.encoder.encode_texts([texts[key] for key in part]).cpu())
+                bar.update(len(part))
+        rows = _joined(found, keys)
         if prompts.descriptions:
             by_class = unit(rows).split([len(sentences) for sentences in prompts.descriptions])
             return torch.stack([sentences.mean(dim=0) for sentences in by_class])[None]
@@ -115,43 +156,53 @@ class Embedder:
         """Embeddings ``(n, d)`` of every domain, in float32 on the CPU.
 
         Images that can't be read are removed from ``data`` with ``skip_bad``, and an error without. The headers of all
-        files are checked before anything is encoded.
+        files that are not in the store are checked before anything is encoded.
         """
-        entries = [self._entry(domain, f"{data.name}/{name}") for name, domain in data.domains.items()]
-        if not all(entry is not None and entry.complete() for entry in entries):
-            self._check(data)
+        self._began = time.time_ns()
+        keys = {name: self._keys(domain) for name, domain in data.domains.items()}
+        found = self.store.get(key for own in keys.values() for key in own) if self.store else {}
+        self._check(data, keys, found)
         z: dict[str, Tensor] = {}
         for name, domain in data.domains.items():
-            title = f"{data.name}/{name}"
-            rows, unread = self._domain(domain, title) if len(domain) else (torch.empty(0), set())
-            if len(unread) == len(domain):
-                raise ValueError(f"{title}: none of its images can be read")
-            if unread:
-                keep = [i for i in range(len(domain)) if i not in unread]
-                data.domains[name], rows = domain.subset(keep), rows[keep]
-            z[name] = rows
+            self._encode(domain, keys[name], found, f"{data.name}/{name}")
+            keep = [i for i, key in enumerate(keys[name]) if key in found]
+            if not keep:
+                raise ValueError(f"{data.name}/{name}: none of its images can be read")
+            if len(keep) < len(domain):
+                data.domains[name] = domain.subset(keep)
+            z[name] = _joined(found, [keys[name][i] for i in keep])
             if self.finished is not None:
-                self.finished(name, rows)
+                self.finished(name, z[name])
         return z
 
-    def _check(self, data: ImageSet) -> None:
-        """Read every header, so that a broken file is found before hours of encoding."""
+    def _keys(self, domain: Domain) -> list[str]:
+        contents = self.store.contents(domain) if self.store else domain.marks
+        return [self._key(domain, i, own) for i, own in enumerate(contents)]
+
+    def _key(self, domain: Domain, i: int, identified: str) -> str:
+        """The key of an image: the same for all of this content, unless they are corrupted, which depends on names."""
+        corruption = f"{domain.corruption.key} {domain.names[i]}" if domain.corruption else ""
+        return image_key(self._model, identified, corruption)
+
+    def _check(self, data: ImageSet, keys: dict[str, list[str]], found: dict[str, bytes]) -> None:
+        """Read the header of every image to encode, so that a broken file is found before hours of encoding."""
         bad: list[str] = []
-        with Progress(sum(map(len, data.domains.values())), "checking", "image", self.progress) as bar:
-            for name, domain in data.domains.items():
-                keep = []
-                for index in range(len(domain)):
+        missing = {name: [i for i, key in enumerate(own) if key not in found] for name, own in keys.items()}
+        with Progress(sum(map(len, missing.values())), "checking", "image", self.progress) as bar:
+            for name, indices in missing.items():
+                domain, out = data.domains[name], set()
+                for index in indices:
                     try:
                         reason = fault(domain.picture(index))
                     except OSError as error:
                         reason = error.strerror or str(error)
                     if reason:
                         bad.append(f"{name}/{domain.names[index]}: {reason}")
-                    else:
-                        keep.append(index)
+                        out.add(index)
                     bar.update()
-                if len(keep) < len(domain):
-                    data.domains[name] = domain.subset(keep)
+                if out:
+                    keep = [i for i in range(len(domain)) if i not in out]
+                    data.domains[name], keys[name] = domain.subset(keep), [keys[name][i] for i in keep]
         self._leave_out(bad)
 
     def _leave_out(self, bad: list[str]) -> None:
@@ -165,49 +216,53 @@ class Embedder:
         for line in bad:
             log.warning("left out: %s", line)
 
-    def _domain(self, domain: Domain, title: str) -> tuple[Tensor, set[int]]:
-        """Rows of a domain, and the positions of images that turned out to be bad when they were decoded."""
-        count, entry = len(shards(len(domain))), self._entry(domain, title)
-        unread: set[int] = set()
-        with entry.lock() if entry and not entry.complete() else nullcontext():
-            rows = {i: shard for i in range(count) if entry and (shard := entry.read(i)) is not None}
-            for i, shard, bad in self._encode(domain, [i for i in range(count) if i not in rows], title):
-                if entry and not bad:  # otherwise a repaired image would not be read again
-                    entry.write(i, shard)
-                rows[i] = shard
-                unread |= bad
-                self.encoded += len(shard)
-        return torch.cat([rows[i] for i in range(count)]), unread
-
-    def _encode(self, domain: Domain, missing: list[int], title: str) -> Iterator[tuple[int, Tensor, set[int]]]:
-        """The shards ``missing`` as they are finished, each with the positions of images that could not be read."""
-        if not missing:
+    def _encode(self, domain: Domain, keys: list[str], found: dict[str, bytes], title: str) -> None:
+        """Encode what is not ``found``, once for each content, and add it; images that can't be read are not added."""
+        if all(key in found for key in keys):
             return
-        parts = shards(len(domain))
-        wanted = [parts[i] for i in missing]
-        batches = self.pool(domain, wanted) if self.pool else encode_batches(self.encoder, domain, wanted, self.workers)
-        begun: dict[int, list[Encoded]] = defaultdict(list)
-        with Progress(sum(map(len, wanted)), title, "image", self.progress) as bar:
-            for indices, z, reasons in batches:
-                self._leave_out([f"{title}/{domain.names[i]}: {reason}" for i, reason in reasons.items()])
-                bar.update(len(indices))
-                shard = indices[0] // SHARD
-                begun[shard].append((indices, z, reasons))
-                if indices[-1] == parts[shard][-1]:
-                    done = begun.pop(shard)
-                    _check_unchanged(domain, parts[shard], title)
-                    yield shard, torch.cat([z for _, z, _ in done]), {i for _, _, bad in done for i in bad}
+        places: dict[str, list[int]] = defaultdict(list)
+        for i, key in enumerate(keys):
+            places[key].append(i)
+        with self.store.lock(digest(keys), title) if self.store else nullcontext(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # for all threads: what Pillow warns of (see _opened in pictures.py)
+            if self.store:  # another run may have encoded them while this one waited
+                found.update(self.store.get(key for key in places if key not in found))
+            missing = [own[0] for key, own in places.items() if key not in found]
+            with Progress(len(missing), title, "image", self.progress) as bar:
+                for indices, z, reasons in self._batches(domain, missing):
+                    again = [(i, reason) for first, reason in reasons.items() for i in places[keys[first]]]
+                    self._leave_out([f"{title}/{domain.names[i]}: {reason}" for i, reason in again])
+                    good = [row for row, i in enumerate(indices) if i not in reasons]
+                    self._check_unchanged(domain, {indices[row]: keys[indices[row]] for row in good}, title)
+                    self._keep(found, [keys[indices[row]] for row in good], z[good])
+                    self.encoded += len(indices)
+                    bar.update(len(indices))
 
-    def _entry(self, domain: Domain, title: str) -> Entry | None:
-        if self.store is None:
-            return None
-        corrupted = f", {domain.corruption}" if domain.corruption else ""
-        return self.store.entry(image_key(self.encoder.identity, domain), len(domain), f"{title}{corrupted}")
+    def _batches(self, domain: Domain, missing: list[int]) -> Iterator[Encoded]:
+        if not missing:
+            return iter(())
+        if self.pool:
+            return self.pool(domain, _batches(missing, PART))
+        return encode_batches(self.encoder, domain, missing, self.workers)
+
+    def _check_unchanged(self, domain: Domain, keys: dict[int, str], title: str) -> None:
+        """Refuse files that have changed since they were hashed: the store would keep them under the wrong key."""
+        for i, key in keys.items():
+            if not isinstance(file := domain.pictures[i], str | Path) or untouched(file, self._began):
+                continue
+            if self._key(domain, i, content(file) if self.store else mark(file)) != key:
+                raise ValueError(
+                    f"{title}/{domain.names[i]} changed during the run; run again when the files stay as they are"
+                )
+
+    def _keep(self, found: dict[str, bytes], keys: list[str], rows: Tensor) -> None:
+        new = {key: row.tobytes() for key, row in zip(keys, rows.numpy(), strict=True)}
+        found.update(new)
+        if self.store:
+            self.store.put(new)
 
 
-def _check_unchanged(domain: Domain, rows: range, title: str) -> None:
-    """Refuse files that have changed since they were checked: the store would keep them under the wrong key."""
-    files = ((i, domain.picture(i)) for i in rows)
-    changed = [domain.names[i] for i, file in files if isinstance(file, str) and mark(file) != domain.marks[i]]
-    if changed:
-        raise ValueError(f"{title}/{changed[0]} changed during the run; run again when the files stay as they are")
+def _joined(found: dict[str, bytes], keys: Iterable[str]) -> Tensor:
+    """The rows of these keys; there is at least one."""
+    rows = [found[key] for key in keys]
+    return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.float32).reshape(len(rows), -1)

@@ -31,7 +31,7 @@ RESTARTS = 3
 class ShardEncoder:
     """The actor: encodes one part of a domain at a time."""
 
-    def __init__(self, device: str, workers: int) -> None:
+    def __init__(self, device: str, workers: int | None) -> None:
         """Wait for the model: it comes with the first part, also after a restart."""
         import ray
 
@@ -39,20 +39,20 @@ class ShardEncoder:
         fetched: Callable[[Any], Any] = lru_cache(2)(ray.get)  # the model and the domain; not anew for every part
         self._fetched = fetched
 
-    def encode(self, references: tuple[Any, Any], part: range) -> tuple[list[int], np.ndarray, dict[int, str]]:
+    def encode(self, references: tuple[Any, Any], part: list[int]) -> tuple[list[int], np.ndarray, dict[int, str]]:
         """The images in ``part``, encoded; the ``references`` are to the loaded encoder and to the domain."""
         encoder: Encoder = self._fetched(references[0])
         domain: Domain = self._fetched(references[1])
-        batches = list(encode_batches(encoder.to(self.device), domain, [part], self.workers))
+        batches = list(encode_batches(encoder.to(self.device), domain, part, self.workers))
         reasons = {i: reason for _, _, bad in batches for i, reason in bad.items()}
-        return list(part), torch.cat([z for _, z, _ in batches]).numpy(), reasons
+        return part, torch.cat([z for _, z, _ in batches]).numpy(), reasons
 
 
 class RayPool:
     """Encodes parts of domains by actors on the cluster at ``address``; empty starts Ray on this machine.
 
     Ray and the actors start with the first part, and end with the ``with`` block. ``gpus`` False leaves GPUs alone.
-    ``workers`` are processes that decode for one actor; None shares the cores among the GPUs, and is 0 without any.
+    ``workers`` are processes that decode for one actor, or its threads on a CPU; None shares the cores.
     """
 
     def __init__(self, address: str, encoder: Encoder, workers: int | None = None, gpus: bool = True) -> None:
@@ -69,7 +69,7 @@ class RayPool:
         self._actors, self._model = [], None
         self._open.close()
 
-    def __call__(self, domain: Domain, parts: list[range]) -> Iterator[Encoded]:
+    def __call__(self, domain: Domain, parts: list[list[int]]) -> Iterator[Encoded]:
         """Embeddings of whole parts, in the order in which they are finished."""
         if not self._actors:
             self._start()
@@ -94,7 +94,7 @@ class RayPool:
         there, free = ray.cluster_resources(), ray.available_resources()
         gpus, cores = int(there.get("GPU", 0)) if self.gpus else 0, int(there.get("CPU", 1))
         needs = {"num_gpus": 1, "num_cpus": 1} if gpus else {"num_gpus": 0, "num_cpus": min(CPUS, cores)}
-        workers = self.workers if self.workers is not None else min(8, cores // gpus) if gpus else 0
+        workers = min(8, cores // gpus) if gpus and self.workers is None else self.workers
         own = self.encoder.device
         try:
             self._model = ray.put(self.encoder.to(torch.device("cpu")))

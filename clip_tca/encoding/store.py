@@ -1,13 +1,11 @@
-"""The embedding store: what is cached, under which key, and in which files.
+"""The embedding store: one SQLite file of embeddings, each under the model and the content of its picture or text.
 
-    ROOT/embeddings/KEY/00000.safetensors …     image embeddings, SHARD rows each, with a checksum
-    ROOT/texts/KEY.safetensors                  text embeddings
-    ROOT/models/KEY.json                        identity of a model, so that it need not be loaded to know its keys
+A picture is known by its bytes: moved, renamed or copied into an archive it is not encoded again, and of a folder that
+has grown only the new pictures are. ``eval``, ``embed``, ``label`` and the app share the store. It also keeps the hash
+of each file, until the file changes, and the identity of each model, so that a model need not be loaded to know it.
 
-KEY is a hash of :func:`image_key`, :func:`text_key` or :func:`model_key`: of everything the content depends on. A shard
-is written whole or not at all, and not if one of its images could not be read. A killed run resumes at the first
-missing shard. A run locks its entry while it encodes; a second run waits, then finds the embeddings. If the store can't
-be written, the run warns and goes on: the embeddings are in memory.
+SQLite makes a write whole or undone, whenever a run is killed, and lets several runs write. Every entry has a checksum;
+what is damaged counts as missing. If the store can't be written, the run warns and goes on.
 """
 
 from __future__ import annotations
@@ -17,195 +15,198 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
-from collections.abc import Iterator, Sequence
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
-from clip_tca.core.files import PART, sweep, write_tensors, write_text
 from clip_tca.core.folders import default_root
 from clip_tca.datasets.image_set import Domain
-from clip_tca.datasets.prompts import Prompts
+from clip_tca.datasets.pictures import content
 from clip_tca.encoding.base import Identity
 
 log = logging.getLogger("clip_tca")
 
-_OURS = re.compile(r"[0-9a-f]{32}(\.safetensors|\.json)?")
-"""Names of entries and files in the store."""
+NAME = "store.sqlite"
 
-SHARD = 256
-"""Images of a shard: the most that a killed run encodes again."""
+ASKED = 500
+"""Entries of one query; SQLite limits the variables of a statement."""
 
-
-def image_key(encoder: Identity, domain: Domain) -> dict[str, Any]:
-    """What the image embeddings of a domain depend on."""
-    return {**_encoder_key(encoder), "files": domain.fingerprint()}
+SETTLED = 2 * 10**9
+"""Nanoseconds after which a change of a file certainly changes its time; clocks of file systems are coarse."""
 
 
-def text_key(encoder: Identity, prompts: Prompts) -> dict[str, Any]:
-    """What text embeddings depend on."""
-    return {**_encoder_key(encoder), "texts": prompts.fingerprint()}
+def encoder_key(encoder: Identity) -> str:
+    """What all embeddings of a model have in their keys."""
+    about = [encoder.model, encoder.weights, encoder.configuration, encoder.preprocessing, encoder.precision]
+    return digest(about)
 
 
-def model_key(address: str, folder: str, pretrained: str | None) -> list[str | None] | None:
+def image_key(encoder: str, content: str, corruption: str = "") -> str:
+    """Under which the embedding of a picture is kept: the model, the picture's bytes, and what was done to them."""
+    return _hash("image", encoder, content, corruption)
+
+
+def text_key(encoder: str, text: str) -> str:
+    """Under which the embedding of a text is kept."""
+    return _hash("text", encoder, text)
+
+
+def model_key(address: str, folder: str, pretrained: str | None) -> str | None:
     """What names an open_clip model before it is loaded; None for ``hf-hub:``, whose content may change unseen."""
-    return None if address.startswith("hf-hub:") else [address, folder, pretrained, version("open_clip_torch")]
-
-
-def _encoder_key(encoder: Identity) -> dict[str, Any]:
-    fields = asdict(encoder)
-    return {name: fields[name] for name in ("model", "weights", "configuration", "preprocessing", "precision")}
+    if address.startswith("hf-hub:"):
+        return None
+    return digest(["model", address, folder, pretrained, version("open_clip_torch")])
 
 
 def digest(key: Any) -> str:
     """A short hash of anything that JSON can hold."""
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    return _hash(json.dumps(key, sort_keys=True))
 
 
-def shards(images: int) -> list[range]:
-    """Rows of each shard."""
-    return [range(start, min(start + SHARD, images)) for start in range(0, images, SHARD)]
-
-
-def checksum(rows: Tensor) -> str:
-    """Hash of the values of a float32 tensor."""
-    return hashlib.sha256(rows.contiguous().cpu().numpy().tobytes()).hexdigest()
-
-
-def _write(path: Path, rows: Tensor) -> None:
-    """Write a file of the store; warn and go on if that can't be done."""
-    rows = rows.contiguous().cpu()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(path, {"embeddings": rows}, {"checksum": checksum(rows)})
-    except OSError as error:
-        reason = error.strerror or error
-        log.warning("the store in %s can't be written (%s); going on without storing", path.parent, reason)
-
-
-def _read(path: Path) -> Tensor | None:
-    """The rows of a file; None if it is missing, or damaged, which is logged."""
-    if not path.is_file():
-        return None
-    try:
-        with safe_open(str(path), "pt") as file:
-            rows: Tensor = file.get_tensor("embeddings")
-            expected = (file.metadata() or {}).get("checksum")
-        if checksum(rows) == expected:
-            return rows
-        reason = "its checksum is wrong"
-    except (SafetensorError, OSError) as error:
-        reason = str(error)
-    log.warning("%s is damaged (%s); encoding it again", path, reason)
-    return None
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclass
-class Entry:
-    """The embeddings of one domain under one model."""
+class Store:
+    """The store in one folder: bytes by key."""
 
-    path: Path
-    images: int
-    title: str
+    root: Path = field(default_factory=default_root)
+    _writable: bool = field(default=True, init=False)
 
-    def read(self, shard: int) -> Tensor | None:
-        """Rows of a shard, or None if it is missing or damaged."""
-        rows = _read(self._file(shard))
-        return rows if rows is not None and len(rows) == len(shards(self.images)[shard]) else None
+    def get(self, keys: Iterable[str]) -> dict[str, bytes]:
+        """What is kept under each of these keys; those that are missing or damaged are left out."""
+        wanted, found, damaged = list(keys), {}, 0
+        if not self._path.is_file():
+            return {}
+        try:
+            with closing(sqlite3.connect(self._path, timeout=60)) as db:
+                for start in range(0, len(wanted), ASKED):
+                    some = [key.encode() for key in wanted[start : start + ASKED]]
+                    marks = ",".join("?" * len(some))
+                    query = f"SELECT key, value, checksum FROM entries WHERE key IN ({marks})"  # noqa: S608
+                    for key, value, checksum in db.execute(query, some):
+                        if isinstance(value, bytes) and zlib.crc32(key + value) == checksum:
+                            found[key.decode()] = value
+                        else:
+                            damaged += 1
+        except sqlite3.Error as error:
+            self._failed(error)
+        if damaged:
+            log.warning("%d entries of %s are damaged and made again", damaged, self._path)
+        return found
 
-    def write(self, shard: int, rows: Tensor) -> None:
-        """Keep the rows of a shard; warns and goes on if they can't be written."""
-        _write(self._file(shard), rows)
+    def put(self, entries: dict[str, bytes]) -> None:
+        """Keep what is given, all of it or nothing; warns once and goes on if it can't be written."""
+        if not entries or not self._writable:
+            return
+        rows = [(key.encode(), value, zlib.crc32(key.encode() + value)) for key, value in entries.items()]
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self._path, timeout=60)) as db, db:
+                db.execute("PRAGMA page_size = 16384")  # of a new file; of 4096 bytes an embedding would waste half
+                db.execute("PRAGMA synchronous = OFF")  # only the machine's own crash can damage it, which is noticed
+                db.execute("CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY, value BLOB, checksum INTEGER)")
+                db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)
+        except (sqlite3.Error, OSError) as error:
+            if not self._failed(error):
+                self._writable = False
+                log.warning("the store in %s can't be written (%s); going on without storing", self.root, error)
 
-    def complete(self) -> bool:
-        """Whether every shard exists (not whether it is undamaged)."""
-        return all(self._file(shard).is_file() for shard in range(-(-self.images // SHARD)))
+    def _failed(self, error: Exception) -> bool:
+        """Whether the file is damaged; it is removed then, for whatever it holds can be made again."""
+        if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.OperationalError):
+            return False
+        log.warning("%s is damaged (%s); it is removed, and its embeddings are made again", self._path, error)
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        return True
 
-    def _file(self, shard: int) -> Path:
-        return self.path / f"{shard:05d}.safetensors"
+    @property
+    def _path(self) -> Path:
+        return self.root / NAME
+
+    def contents(self, domain: Domain) -> list[str]:
+        """The hash of each picture's bytes; a file is not read again while its size, times and inode stay the same."""
+        files = {i: picture for i, picture in enumerate(domain.pictures) if isinstance(picture, str | Path)}
+        here = os.getcwd()
+        keys = {i: _hash("file", os.path.join(here, file)) for i, file in files.items()}
+        known, new, hashes = self.get(keys.values()), {}, list(domain.marks)
+        for i, file in files.items():
+            try:
+                stamp = _stamp(file)
+            except OSError:  # a broken link: reported when it is opened
+                continue
+            before = known.get(keys[i], b"").decode()
+            if before.startswith(f"{stamp} "):
+                hashes[i] = before.removeprefix(f"{stamp} ")
+                continue
+            hashes[i] = content(file)
+            if time.time_ns() - max(stamp[1:3]) > SETTLED:
+                new[keys[i]] = f"{stamp} {hashes[i]}".encode()
+        self.put(new)
+        return hashes
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Lock the entry against other runs; the system releases the lock when the process ends in any way."""
-        held = FileLock(self.path / ".lock")
+    def lock(self, key: str, title: str) -> Iterator[None]:
+        """Wait while another run encodes the same; the system releases the lock when a process ends in any way."""
+        held = FileLock(self.root / "locks" / key[:2])  # few names, because a lock's file can't be removed safely
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            (self.root / "locks").mkdir(parents=True, exist_ok=True)
             try:
                 held.acquire(blocking=False)
-                sweep(self.path.glob(f".*{PART}"))  # left by a run that was killed while it wrote
             except Timeout:
-                log.warning("another run is encoding %s; waiting for it", self.title)
+                log.warning("another run is encoding %s; waiting for it", title)
                 held.acquire()
-        except (OSError, NotImplementedError):  # a read-only store, or no locks there: shards are atomic anyway
-            log.debug("no lock on %s", self.path)
+        except (OSError, NotImplementedError):  # a read-only store, or no locks there: at worst both encode
+            log.debug("no lock in %s", self.root)
         try:
             yield
         finally:
             held.release()
 
-
-@dataclass(frozen=True)
-class Store:
-    """Embeddings under one folder."""
-
-    root: Path = field(default_factory=default_root)
-
-    def entry(self, key: dict[str, Any], images: int, title: str) -> Entry:
-        """The entry of ``key`` (see :func:`image_key`); the ``title`` is for people."""
-        return Entry(self.root / "embeddings" / digest(key), images, title)
-
-    def texts(self, key: dict[str, Any]) -> Tensor | None:
-        """Text embeddings kept under ``key`` (see :func:`text_key`), or None."""
-        return _read(self._text_file(key))
-
-    def keep_texts(self, key: dict[str, Any], rows: Tensor) -> None:
-        """Keep text embeddings."""
-        _write(self._text_file(key), rows)
-
-    def identity(self, key: Sequence[str | None], precision: str) -> Identity | None:
+    def identity(self, key: str, precision: str) -> Identity | None:
         """The identity kept under ``key`` (see :func:`model_key`); None if there is none, or its files have changed."""
         try:
-            record = json.loads(self._model_file(key).read_text(encoding="utf-8"))
+            record = json.loads(self.get([key])[key])
             if all(_stamp(file) == stamp for file, stamp in record["files"].items()):
                 return Identity(**{**record["identity"], "precision": precision})
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # not kept, or not readable any more
         return None
 
-    def keep_identity(self, key: Sequence[str | None], identity: Identity, files: list[Path]) -> None:
+    def keep_identity(self, key: str, identity: Identity, files: Sequence[Path]) -> None:
         """Keep the identity of a model that was read from these files."""
         stamps = {str(file.absolute()): _stamp(file) for file in files}
-        with contextlib.suppress(OSError):  # writing the embeddings warns
-            self._model_file(key).parent.mkdir(parents=True, exist_ok=True)
-            write_text(self._model_file(key), json.dumps({"files": stamps, "identity": asdict(identity)}))
-
-    def _text_file(self, key: dict[str, Any]) -> Path:
-        return self.root / "texts" / f"{digest(key)}.safetensors"
-
-    def _model_file(self, key: Sequence[str | None]) -> Path:
-        return self.root / "models" / f"{digest(key)}.json"
+        self.put({key: json.dumps({"files": stamps, "identity": asdict(identity)}).encode()})
 
     def clear(self) -> int:
-        """Remove the whole store, and nothing that is not ours; returns how many entries there were."""
+        """Remove the store, and nothing that is not ours; returns how many entries there were."""
         entries = 0
-        for folder in (self.root / name for name in ("embeddings", "texts", "models")):
-            for path in [path for path in folder.glob("*") if _OURS.fullmatch(path.name)]:
-                if path.is_dir():
-                    shutil.rmtree(path)
-                    entries += 1
-                else:
-                    path.unlink()
-            sweep(folder.glob(f".*{PART}"))
-            with contextlib.suppress(OSError):  # missing, or holds files that are not ours
-                folder.rmdir()
+        if self._path.is_file():
+            with contextlib.suppress(sqlite3.Error), closing(sqlite3.connect(self._path)) as db:
+                (entries,) = db.execute("SELECT count(*) FROM entries").fetchone()
+        for path in (self._path, self.root / f"{NAME}-journal"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.root / "locks", ignore_errors=True)
         return entries
+
+
+def untouched(file: str | Path, since: int) -> bool:
+    """Whether a file has certainly not changed since then (in nanoseconds)."""
+    try:
+        return max(_stamp(file)[1:3]) < since - SETTLED
+    except OSError:
+        return False
 
 
 def _stamp(file: str | Path) -> list[int]:

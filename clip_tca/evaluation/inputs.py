@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -28,7 +29,7 @@ from clip_tca.encoding.base import Encoder, make_encoder
 from clip_tca.encoding.embedder import Embedder
 from clip_tca.encoding.open_clip import MODEL
 from clip_tca.encoding.ray_pool import RayPool
-from clip_tca.encoding.store import Store, checksum
+from clip_tca.encoding.store import Store
 from clip_tca.results.record import validate
 from clip_tca.results.schema import DataInfo, InputRecord, ModelInfo, PromptInfo
 
@@ -80,7 +81,7 @@ class Inputs(ImageSource):
         class_names: ``clean``, ``raw`` or a class-name file, which for a model with its own head names all its outputs.
         skip_bad: Continue without images that can't be read.
         cache: Read and write the embedding store.
-        workers: Processes that decode images; None is the number of cores, half of it on a CPU, at most 8.
+        workers: Processes that decode images, threads on a CPU; None is the number of cores, at most 8.
         ray: Address of a Ray cluster that encodes the images; empty starts Ray on this machine, None does without.
         text: Text embeddings for a ``dataset`` that is a file or folder of embeddings made elsewhere, as in
             :class:`clip_tca.datasets.foreign_files.ForeignFiles`, like the next four and ``label_column``.
@@ -276,7 +277,7 @@ class Inputs(ImageSource):
             "class_names": self.class_names if self.class_names in CLASS_NAMES else Path(self.class_names).name,
             "classes": list(prompts.classes),
             "texts_sha256": prompts.fingerprint(),
-            "embeddings_sha256": checksum(text),
+            "embeddings_sha256": hashlib.sha256(text.numpy().tobytes()).hexdigest(),
         }
         if prompts.descriptions:
             info["descriptions"] = len(prompts.texts())

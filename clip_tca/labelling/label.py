@@ -236,7 +236,7 @@ def encode(
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
         precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
         cache: Read and write the embedding store.
-        workers: Processes that decode pictures; None chooses.
+        workers: Processes that decode pictures, threads on a CPU; None chooses.
     """
     data = load_pictures(pictures)
     store = Store() if cache else None

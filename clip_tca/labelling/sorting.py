@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clip_tca.core.files import write_text
 from clip_tca.core.folders import default_root
-from clip_tca.datasets.pictures import Picture, mark
+from clip_tca.datasets.pictures import Picture, content
 
 REVIEW = "review"
 """The folder of pictures that have no label."""
@@ -44,7 +44,7 @@ def sort_into(
     for name, picture, label in zip(names, pictures, labels, strict=True):
         if picture is not None:
             place = _free(f"{homes.get(label, REVIEW)}/{_file_name(name, picture)}", name, taken)
-            rows.append((place, mark(picture), picture))
+            rows.append((place, content(picture), picture))
     folder.mkdir(parents=True, exist_ok=True)
     listed = io.StringIO()
     csv.writer(listed, lineterminator="\n").writerows([("made", "mark"), *((place, own) for place, own, _ in rows)])
@@ -67,7 +67,7 @@ def undo(folder: Path) -> tuple[int, int]:
         made = folder / (row.get("made") or "")
         if not made.resolve().parent.is_relative_to(folder.resolve()) and not made.is_symlink():
             raise ValueError(f"undo: {path} names {row.get('made')!r}, which is not in {folder}; the list was edited")
-        if made.is_symlink() or (made.is_file() and mark(made) == row["mark"]):
+        if made.is_symlink() or (made.is_file() and content(made) == row["mark"]):
             made.unlink()
             removed += 1
         elif made.exists():

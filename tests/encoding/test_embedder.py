@@ -10,12 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
+from clip_tca.datasets.corruptions import Corruption
 from clip_tca.datasets.folder import load_folder
+from clip_tca.datasets.hub import load_hub
 from clip_tca.datasets.prompts import load_prompts
 from clip_tca.encoding.decoding import default_workers
 from clip_tca.encoding.embedder import Embedder
 from clip_tca.encoding.open_clip import OpenClipEncoder
-from clip_tca.encoding.store import SHARD, Entry, Store
+from clip_tca.encoding.store import Store
 from tests.tiny_clip import MODEL
 
 
@@ -29,14 +31,14 @@ def make(folder: Path, images: int) -> Path:
     for name, red in {"cat": 0, "dog": 255}.items():
         (folder / name).mkdir(parents=True)
         for i in range(images):
-            Image.new("RGB", (32, 32), (red, i % 256, len(folder.name) * 20)).save(folder / name / f"{i:04d}.png")
+            Image.new("RGB", (32, 32), (red, i, len(folder.name) * 20)).save(folder / name / f"{i:04d}.png")
     return folder
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Two domains, SHARD + 40 pictures in the first."""
-    make(tmp_path / "own" / "day", SHARD // 2 + 20)
+    """Two domains of 60 and 10 pictures."""
+    make(tmp_path / "own" / "day", 30)
     make(tmp_path / "own" / "night", 5)
     return tmp_path / "own"
 
@@ -47,34 +49,94 @@ def test_the_store_gives_back_what_was_encoded(encoder, folder, tmp_path):
     second = Embedder(encoder, Store(tmp_path / "store"), workers=0)
     z, again = first.pictures(load_folder(folder)), second.pictures(load_folder(folder))
     for domain in ("day", "night"):
-        assert torch.equal(z[domain], plain[domain]), "worker processes change nothing"
+        assert torch.equal(z[domain], plain[domain]), "threads change nothing"
         assert torch.equal(again[domain], plain[domain])
     night = load_folder(folder).domains["night"]
     alone = [encoder.encode_images(encoder.transform(night.image(i))[None]) for i in range(len(night))]
     torch.testing.assert_close(z["night"], torch.cat(alone), rtol=1e-4, atol=1e-5)
-    assert (first.encoded, second.encoded) == (SHARD + 50, 0)
+    assert (first.encoded, second.encoded) == (70, 0)
 
 
-def test_only_a_damaged_shard_or_a_changed_domain_is_encoded_again(encoder, folder, tmp_path, caplog):
+def test_only_pictures_whose_content_is_new_are_encoded(encoder, folder, tmp_path):
+    store = Store(tmp_path / "store")
+
+    def run(place: Path) -> tuple[dict[str, torch.Tensor], int]:
+        embedder = Embedder(encoder, store, workers=0)
+        return embedder.pictures(load_folder(place)), embedder.encoded
+
+    z, _ = run(folder)
+    Image.new("RGB", (50, 40)).save(folder / "night/cat/more.png")
+    more, encoded = run(folder)
+    assert encoded == 1
+    assert torch.equal(more["day"], z["day"])
+    assert torch.equal(more["night"][[0, 1, 2, 3, 4, *range(6, 11)]], z["night"])
+    folder.rename(tmp_path / "renamed")
+    (tmp_path / "renamed/night/cat/more.png").rename(tmp_path / "renamed/night/dog/moved.png")
+    moved, encoded = run(tmp_path / "renamed")
+    assert encoded == 0
+    assert torch.equal(moved["night"][-1], more["night"][5])
+    Image.new("RGB", (50, 41)).save(tmp_path / "renamed/night/dog/moved.png")
+    assert run(tmp_path / "renamed")[1] == 1
+
+
+def test_pictures_in_a_table_share_the_embeddings_of_the_same_files(encoder, folder, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    paths = sorted((folder / "night").rglob("*.png"))
+    rows = [{"image": {"bytes": path.read_bytes(), "path": None}, "label": path.parent.name} for path in paths]
+    features = datasets.Features(image=datasets.Image(), label=datasets.Value("string"))
+    datasets.Dataset.from_list(rows, features).to_parquet(tmp_path / "night.parquet")
     store = Store(tmp_path / "store")
     z = Embedder(encoder, store, workers=0).pictures(load_folder(folder))
-    shard = next((tmp_path / "store").rglob("00001.safetensors"))
-    shard.write_bytes(shard.read_bytes()[:-4])
-    again = Embedder(encoder, store, workers=0)
-    assert torch.equal(again.pictures(load_folder(folder))["day"], z["day"])
-    assert again.encoded == 40
-    assert "damaged" in caplog.text
-    Image.new("RGB", (50, 40)).save(folder / "night/cat/0000.png")
-    changed = Embedder(encoder, store, workers=0)
-    changed.pictures(load_folder(folder))
-    assert changed.encoded == 10
+    table = Embedder(encoder, store, workers=0)
+    (rows_,) = table.pictures(load_hub(str(tmp_path / "night.parquet"), None)).values()
+    assert table.encoded == 0
+    assert torch.equal(rows_, z["night"])
 
 
-def test_texts_are_stored_too(encoder, tmp_path):
+def test_bf16_on_a_cpu_agrees_with_float32_to_two_percent_and_leaves_the_model_as_it_is(encoder, folder):
+    half, data = OpenClipEncoder(MODEL, device="cpu", precision="bf16"), load_folder(folder)
+    exact, rounded = (Embedder(each, workers=2).pictures(data)["day"] for each in (encoder, half))
+    assert rounded.dtype == torch.float32
+    assert 0 < (rounded - exact).norm() < 0.02 * exact.norm()
+    assert next(half.model.parameters()).dtype == torch.float32
+    assert torch.equal(half.encode_texts(["a dog"]), encoder.encode_texts(["a dog"]))
+    assert half.identity != encoder.identity
+
+
+def test_a_picture_that_is_there_twice_is_encoded_once(encoder, folder):
+    (folder / "night/dog/copy.png").write_bytes((folder / "night/cat/0000.png").read_bytes())
+    embedder = Embedder(encoder, workers=0)
+    z = embedder.pictures(load_folder(folder))
+    assert embedder.encoded == 70
+    assert torch.equal(z["night"][0], z["night"][-1])
+
+
+def test_the_noise_of_a_corruption_is_part_of_the_key(encoder, folder, tmp_path):
+    store, data = Store(tmp_path / "store"), load_folder(folder)
+    for corruption, encoded in [
+        (None, 70),
+        ("gaussian_noise:3", 70),
+        ("gaussian_noise:4", 70),
+        ("gaussian_noise:3", 0),
+    ]:
+        embedder = Embedder(encoder, store, workers=0)
+        embedder.pictures(data.corrupted(Corruption.parse(corruption)) if corruption else data)
+        assert embedder.encoded == encoded
+
+
+def test_texts_are_stored_one_by_one(encoder, tmp_path, monkeypatch):
     embedder, prompts = Embedder(encoder, Store(tmp_path)), load_prompts("watt", ["dog", "house"])
-    first = embedder.texts(prompts)
-    assert (first.shape[:2], len(list((tmp_path / "texts").iterdir()))) == ((8, 2), 1)
+    first, asked = embedder.texts(prompts), []
+    assert first.shape[:2] == (8, 2)
+    monkeypatch.setitem(
+        encoder.__dict__, "encode_texts", lambda texts: asked.extend(texts) or torch.zeros(len(texts), 32)
+    )
     assert torch.equal(embedder.texts(prompts), first)
+    assert asked == []
+    more = embedder.texts(load_prompts("watt", ["dog", "house", "cat"]))
+    assert torch.equal(more[:, :2], first)
+    assert len(asked) == 8
+    assert all("cat" in text for text in asked)
 
 
 def test_descriptions_count_as_one_template_the_mean_of_their_unit_embeddings(encoder, tmp_path):
@@ -153,23 +215,23 @@ def test_embeddings_that_are_not_finite_are_an_error_not_missing_images(encoder,
         Embedder(encoder, workers=0, skip_bad=True).pictures(load_folder(folder))
 
 
-def test_an_interrupted_run_goes_on_at_the_first_missing_shard(encoder, folder, tmp_path, monkeypatch):
-    """tests/robustness kills runs; this one ends at the second shard."""
+def test_an_interrupted_run_goes_on_at_the_first_missing_batch(encoder, folder, tmp_path, monkeypatch):
+    """tests/robustness kills runs; this one ends at the third batch."""
     expected = Embedder(encoder, workers=0).pictures(load_folder(folder))
-    store, write = Store(tmp_path / "store"), Entry.write
+    store, encode, batches = Store(tmp_path / "store"), encoder.encode_images, []
 
-    def interrupted(entry: Entry, shard: int, rows: torch.Tensor) -> None:
-        if shard == 1:
+    def interrupted(batch: torch.Tensor) -> torch.Tensor:
+        batches.append(batch)
+        if len(batches) == 3:
             raise KeyboardInterrupt
-        write(entry, shard, rows)
+        return encode(batch)
 
-    monkeypatch.setattr(Entry, "write", interrupted)
+    monkeypatch.setitem(encoder.__dict__, "encode_images", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Embedder(encoder, store, workers=0).pictures(load_folder(folder))
-    monkeypatch.setattr(Entry, "write", write)
     second = Embedder(encoder, store, workers=0)
     z = second.pictures(load_folder(folder))
-    assert second.encoded == 50
+    assert second.encoded == 70 - 32
     assert all(torch.equal(z[name], rows) for name, rows in expected.items())
 
 
@@ -178,7 +240,7 @@ def test_two_runs_at_once_agree_and_encode_once(encoder, folder, tmp_path):
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(lambda run: run.pictures(load_folder(folder)), runs)
     assert all(torch.equal(first[name], second[name]) for name in first)
-    assert runs[0].encoded + runs[1].encoded == SHARD + 50
+    assert runs[0].encoded + runs[1].encoded == 70
 
 
 @pytest.mark.parametrize(("cores", "on_cpu", "elsewhere"), [(1, 1, 1), (2, 1, 2), (6, 3, 6), (64, 8, 8)])

@@ -15,19 +15,19 @@ from clip_tca.cli import main
 from clip_tca.core.cluster import connect
 from clip_tca.datasets.folder import load_folder
 from clip_tca.encoding import ray_pool
-from clip_tca.encoding.embedder import Embedder
+from clip_tca.encoding.embedder import PART, Embedder
 from clip_tca.encoding.open_clip import OpenClipEncoder
 from clip_tca.encoding.ray_pool import RayPool
-from clip_tca.encoding.store import SHARD, Store
+from clip_tca.encoding.store import Store
 from tests.tiny_clip import MODEL
 
 
 class Dying(ray_pool.ShardEncoder):
-    """Dies when it is asked for the second shard, once."""
+    """Dies when it is asked for the second part, once."""
 
     def encode(self, references, part):
         mark = Path(os.environ["DIED"])
-        if part.start == SHARD and not mark.exists():
+        if part[0] == PART and not mark.exists():
             mark.write_text(str(os.getpid()))
             os.kill(os.getpid(), signal.SIGKILL)
         return super().encode(references, part)
@@ -37,7 +37,7 @@ class Dying(ray_pool.ShardEncoder):
 def folder(tmp_path) -> Path:
     for name, red in {"cat": 0, "dog": 255}.items():
         (tmp_path / "own" / name).mkdir(parents=True)
-        for i in range(SHARD - 50):
+        for i in range(PART - 50):
             Image.new("RGB", (32, 32), (red, i % 256, i // 2)).save(tmp_path / "own" / name / f"{i:04d}.png")
     return tmp_path / "own"
 

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import subprocess
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from clip_tca.core import files
 from clip_tca.core.folders import default_root
 from clip_tca.datasets.image_set import Domain
-from clip_tca.datasets.pictures import mark
-from clip_tca.datasets.prompts import Prompts
+from clip_tca.datasets.pictures import content, mark
 from clip_tca.encoding import store
 from clip_tca.encoding.base import Identity
-from clip_tca.encoding.store import SHARD, Entry, Store, digest, image_key, model_key, shards, text_key
+from clip_tca.encoding.store import NAME, Store, encoder_key, image_key, model_key, text_key
+
+ENTRIES = {f"key {i}": bytes([i]) * 2000 for i in range(60)}
 
 
-@pytest.fixture
-def entry(tmp_path) -> Entry:
-    return Store(tmp_path).entry({"weights": "abc"}, SHARD + 3, "pacs/photo")
-
-
-@pytest.fixture
-def rows(generator) -> torch.Tensor:
-    return torch.randn(SHARD, 8, generator=generator)
+def domain(*paths: Path) -> Domain:
+    return Domain([path.name for path in paths], list(map(mark, paths)), [0] * len(paths), list(map(str, paths)))
 
 
 def test_where_it_is(monkeypatch, tmp_path):
@@ -39,31 +39,31 @@ def test_where_it_is(monkeypatch, tmp_path):
     assert default_root() == tmp_path / "clip-tca"
 
 
-def test_shards_cover_every_row_once_and_are_read_to_the_bit(entry, rows):
-    assert [i for part in shards(2 * SHARD + 5) for i in part] == list(range(2 * SHARD + 5))
-    assert entry.read(0) is None
-    entry.write(0, rows)
-    assert torch.equal(entry.read(0), rows)
-    assert not entry.complete()
-    entry.write(1, rows[:3])
-    assert entry.complete()
+def test_what_is_got_is_what_was_put(tmp_path):
+    kept = Store(tmp_path / "store")
+    assert kept.get(ENTRIES) == {}
+    kept.put(ENTRIES)
+    assert Store(tmp_path / "store").get([*ENTRIES, "another"]) == ENTRIES
+    many = {str(i): b"%d" % i for i in range(2 * store.ASKED + 1)}
+    kept.put(many)
+    assert kept.get(many) == many
+    kept.put({"0": b"new"})
+    assert kept.get(["0"]) == {"0": b"new"}
 
 
-def test_the_keys_of_old_stores_are_still_valid(tmp_path, monkeypatch):
-    """Computed by version 0.1.0: another value here means that everybody's embeddings are encoded again."""
-    preprocessing = {"size": [224, 224], "mode": "RGB", "mean": [0.5, 0.25, 0.125], "std": [1.0, 1.0, 1.0]}
-    preprocessing |= {"interpolation": "bicubic", "resize_mode": "shortest", "fill_color": 0}
-    encoder = Identity("ViT-B-16-quickgelu", "openai", "ab" * 32, "0123456789abcdef" * 2, preprocessing, "fp32", 100.0)
-    marks = [mark(b"one"), mark(bytes(range(256)) * 20)]
-    assert marks == ["3:a10460a6d1056fc7", "5120:12adc9dff8068880"]
-    domain = Domain(["dog/1.png", "house/ä.png"], marks, [0, 1], [None, None])
-    entry = Store(tmp_path).entry(image_key(encoder, domain), 2, "")
-    assert entry.path == tmp_path / "embeddings" / "0b7cc2674d8046363fe8d3f0622e994c"
-    prompts = Prompts("single", ("a photo of a {}", "art of the {}."), ("dog", "house"))
-    Store(tmp_path).keep_texts(text_key(encoder, prompts), torch.ones(2, 3))
-    assert [path.name for path in (tmp_path / "texts").iterdir()] == ["6f264784ac8dcb06e90cb798bb700b86.safetensors"]
-    monkeypatch.setattr(store, "version", lambda _: "3.2.0")
-    assert digest(model_key("ViT-B-16-quickgelu", "", "openai")) == "eedff9ab2c1f4dd081280d74e9cb14f7"
+def test_a_key_depends_on_all_that_decides_an_embedding():
+    one = Identity("m", "", "w", "c", {"size": 224}, "fp32", 100.0)
+    others = [
+        Identity("m2", "", "w", "c", {"size": 224}, "fp32", 100.0),
+        Identity("m", "", "w2", "c", {"size": 224}, "fp32", 100.0),
+        Identity("m", "", "w", "c2", {"size": 224}, "fp32", 100.0),
+        Identity("m", "", "w", "c", {"size": 225}, "fp32", 100.0),
+        Identity("m", "", "w", "c", {"size": 224}, "bf16", 100.0),
+    ]
+    keys = [image_key(encoder_key(identity), "a") for identity in (one, *others)]
+    model = encoder_key(one)
+    keys += [image_key(model, "b"), image_key(model, "a", "fog:1 name"), text_key(model, "a")]
+    assert len(set(keys)) == len(keys)
     assert model_key("hf-hub:owner/name", "", None) is None
 
 
@@ -71,55 +71,100 @@ def test_an_identity_is_kept_until_its_weights_change(tmp_path):
     weights, kept = tmp_path / "weights", Store(tmp_path)
     weights.write_text("weights")
     identity = Identity("m", "", "w", "c", {}, "fp16", 2.0, -3.5)
-    kept.keep_identity(["m"], identity, [weights])
-    assert kept.identity(["m"], "fp16") == identity
-    assert kept.identity(["other"], "fp16") is None
+    kept.keep_identity("m", identity, [weights])
+    assert kept.identity("m", "fp16") == identity
+    assert kept.identity("other", "fp16") is None
     weights.write_text("other weights")
-    assert kept.identity(["m"], "fp16") is None
+    assert kept.identity("m", "fp16") is None
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda content: content[: len(content) // 2],
-        lambda content: content[:-5] + bytes([content[-5] ^ 1]) + content[-4:],
-        lambda _: b"",
-        lambda content: save({"embeddings": torch.ones(7, 8)}),
-    ],
-)
-def test_a_damaged_shard_is_noticed_with_a_word(entry, rows, damage, caplog):
-    entry.write(0, rows)
-    file = entry.path / "00000.safetensors"
-    file.write_bytes(damage(file.read_bytes()))
-    assert entry.read(0) is None
-    assert "damaged" in caplog.text
+def test_a_file_is_read_again_only_if_it_has_changed(tmp_path, monkeypatch):
+    kept, path = Store(tmp_path / "store"), tmp_path / "a.bmp"
+    path.write_bytes(b"a" * 9000)
+    os.utime(path, (1, 1))
+    time.sleep(store.SETTLED / 1e9)  # its ctime is that of now
+    assert kept.contents(domain(path)) == [content(path)]
+    monkeypatch.setattr(store, "content", lambda _: "read again")
+    assert kept.contents(domain(path)) == [content(path)]
+    path.write_bytes(b"a" * 3000 + b"b" + b"a" * 5999)  # between the parts that a mark is made of
+    os.utime(path, (1, 1))
+    assert kept.contents(domain(path)) == ["read again"]
 
 
-def test_a_store_that_cannot_be_written_is_a_warning(entry, rows, tmp_path, monkeypatch, caplog):
-    (tmp_path / "file").write_text("in the way")
-    blocked = Store(tmp_path / "file").entry({}, SHARD, "")
-    with blocked.lock():
-        blocked.write(0, rows)
-    assert "going on without storing" in caplog.text
-
-    def full(*_args, **_options):
-        raise SafetensorError("Error while serializing: No space left on device")
-
-    monkeypatch.setattr("safetensors.torch.save_file", full)
-    entry.write(0, rows)
-    assert "No space left" in caplog.text
-    assert list(entry.path.iterdir()) == []
+def test_a_file_that_changed_a_moment_ago_is_not_taken_for_known(tmp_path, monkeypatch):
+    """Its next change might leave its time as it is."""
+    kept, path = Store(tmp_path / "store"), tmp_path / "a.bmp"
+    path.write_bytes(b"a" * 9000)
+    kept.contents(domain(path))
+    monkeypatch.setattr(store, "content", lambda _: "read again")
+    assert kept.contents(domain(path)) == ["read again"]
 
 
-def test_clear_touches_nothing_that_is_not_ours(tmp_path, rows):
+@pytest.mark.parametrize("place", [0, 50, 4096, 20_000, 60_000, -300])
+def test_damage_is_noticed_and_what_is_damaged_counts_as_missing(tmp_path, place, caplog):
     kept = Store(tmp_path)
-    for name in ("abc", "abd"):
-        kept.entry({"weights": name}, SHARD, name).write(0, rows)
-    kept.keep_texts({"texts": "x"}, rows)
-    for folder in ("texts", "embeddings"):
-        (tmp_path / folder / "mine.pt").write_text("mine")
-    assert kept.clear() == 2
-    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["mine.pt"] * 2
+    kept.put(ENTRIES)
+    damaged = bytearray((tmp_path / NAME).read_bytes())
+    damaged[place : place + 200 if place >= 0 else None] = b"\xa5" * 200
+    (tmp_path / NAME).write_bytes(damaged)
+    found = kept.get(ENTRIES)
+    assert all(ENTRIES[key] == value for key, value in found.items())
+    assert len(found) == len(ENTRIES) or "damaged" in caplog.text
+    kept.put(ENTRIES)
+    kept.put(ENTRIES)  # the first may have found the file damaged, and removed it
+    assert Store(tmp_path).get(ENTRIES) == ENTRIES
+
+
+@pytest.mark.parametrize("whole", [b"", b"no database at all" * 999, b"SQLite format 3\0"])
+def test_a_file_that_is_no_store_is_replaced(tmp_path, whole):
+    (tmp_path / NAME).write_bytes(whole)
+    kept = Store(tmp_path)
+    assert kept.get(ENTRIES) == {}
+    kept.put(ENTRIES)
+    kept.put(ENTRIES)
+    assert kept.get(ENTRIES) == ENTRIES
+
+
+def test_a_store_that_cannot_be_written_is_one_warning(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    blocked = Store(tmp_path / "file")
+    with blocked.lock("key", "title"):
+        blocked.put(ENTRIES)
+        blocked.put(ENTRIES)
+    assert caplog.text.count("going on without storing") == 1
+    assert blocked.get(ENTRIES) == {}
+
+
+def _put(root: Path, start: int) -> None:
+    for i in range(start, start + 50):
+        Store(root).put({f"key {i}": b"%d" % i, "shared": b"x"})
+
+
+def test_several_processes_write_at_once(tmp_path):
+    with ProcessPoolExecutor(3, get_context("fork")) as processes:
+        list(processes.map(_put, [tmp_path] * 3, (0, 50, 100)))
+    assert Store(tmp_path).get(f"key {i}" for i in range(150)) == {f"key {i}": b"%d" % i for i in range(150)}
+
+
+def test_a_write_that_was_killed_is_undone(tmp_path):
+    """As a kill in the middle of a transaction leaves it: pages written, and the journal to undo them."""
+    kept = Store(tmp_path)
+    kept.put(ENTRIES)
+    with closing(sqlite3.connect(tmp_path / NAME)) as db:
+        db.execute("PRAGMA cache_size = 1")  # so that pages are written before the commit
+        db.execute("UPDATE entries SET value = zeroblob(2000)")
+        shutil.copytree(tmp_path, tmp_path / "killed")
+    assert (tmp_path / "killed" / f"{NAME}-journal").stat().st_size
+    assert Store(tmp_path / "killed").get(ENTRIES) == ENTRIES
+
+
+def test_clear_touches_nothing_that_is_not_ours(tmp_path):
+    kept = Store(tmp_path)
+    kept.put(ENTRIES)
+    (tmp_path / "mine.pt").write_text("mine")
+    assert kept.clear() == len(ENTRIES)
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine.pt"]
+    assert kept.clear() == 0
 
 
 def test_a_link_stays_a_link_and_a_pipe_stays_a_pipe(tmp_path):

@@ -28,6 +28,7 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,7 @@ ADAPT = ["--text", "../inputs/text.npy", "-o"]
 EVERYTHING = ["--write", "embeddings,labels,scores"]
 LOADED = ["--load-state", "../inputs/state.safetensors", "-o", "out/z"]
 BUCKET = "kills"
-MARKS = re.compile(r"\.part|\.clip-tca/|z\.\w+\.json")
+MARKS = re.compile(r"\.part|\.clip-tca/|z\.\w+\.json|store\.sqlite")
 """In the names of what a run leaves for itself, and of records that are marks until the end."""
 
 
@@ -223,7 +224,12 @@ def digest(path: Path, data: bytes | None = None) -> str:
     """A hash of what must not differ between two runs; of the file, or of ``data`` that has its name."""
     if data is None and path.is_dir():
         return "folder"
+    if path.name.endswith("-journal"):  # of SQLite, which removes it when it opens the file to which it belongs
+        return "journal"
     data = path.read_bytes() if data is None else data
+    if path.suffix == ".sqlite":  # embeddings alone, in any order: the rest are records of times
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as db:
+            data = repr(sorted(row for row in db.execute("SELECT * FROM entries") if row[1][:1] not in b"[{")).encode()
     with contextlib.suppress(ValueError, OSError):
         if path.suffix == ".json":
             record = json.loads(data)
