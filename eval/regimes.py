@@ -226,7 +226,7 @@ def calibration(found: list[Case]) -> list[str]:
         adapted = ConditionalTCA(case.classifier).fit(case.z).predict_proba(case.z)
         both = case.classifier.predict_proba(case.z), torch.as_tensor(adapted)
         errors.setdefault(case.regime, []).append(tuple(calibration_error(p, case.y) for p in both))  # type: ignore[arg-type]
-    lines = ["| regime | zero-shot | ConditionalTCA |", "|---|---|---|"]
+    lines = ["| regime | g | ConditionalTCA |", "|---|---:|---:|"]
     for regime, pairs in errors.items():
         before, after = (sum(values) / len(values) for values in zip(*pairs, strict=True))
         lines.append(f"| {regime} | {before:.1f} | {after:.1f} |")

@@ -112,8 +112,8 @@ class Embedder:
 
     Images that can't be read are an error, or left out and counted if ``skip_bad``. ``workers`` are processes that
     decode, or on a CPU threads that decode and encode; None is the number of cores, at most 8. A ``pool`` encodes parts
-    of a domain elsewhere, in any order (:mod:`clip_tca.encoding.ray_pool`). ``finished`` is called with the name and the
-    rows of each domain as soon as it is embedded. ``encoded`` counts images without those found in the store.
+    of a domain elsewhere, in any order (:mod:`clip_tca.encoding.ray_pool`). ``finished`` is called with the name and
+    the rows of each domain as soon as it is embedded. ``encoded`` counts images without those found in the store.
     """
 
     encoder: Encoder
