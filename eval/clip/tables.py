@@ -197,7 +197,7 @@ def page(names: list[str], methods: list[str], imas: Path, clip_lt: Path) -> str
         "[tables.py](tables.py) says where the embeddings come from and how they are read. OpenAI's CLIP ViT-B/32,",
         "scale 100. Points of accuracy gained over the classifier g. Methods see no label; labels draw the regimes",
         f"(../regimes.py): five draws of a few classes, {SEEDS} long tails. Sets marked * did not serve to choose the",
-        "defaults (an earlier version was measured on those of test images before). Those ending in -val have a strong g.",
+        "defaults (an earlier version was measured on those of test images). Those that end in -val have a strong g.",
         "",
         *(
             ["Methods that gain more than conditional-tca on average:", "", *who_is_ahead(measured, names), ""]
