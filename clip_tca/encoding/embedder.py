@@ -77,6 +77,7 @@ def _on_cpu(encoder: Encoder, reader: Reader, batches: list[list[int]], threads:
         yield from pool.map(encode, batches)
     finally:
         pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(cores)  # for threads that begin later: they take the last value that any thread set
 
 
 def _batches(wanted: Sequence[int], size: int) -> list[list[int]]:

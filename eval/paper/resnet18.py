@@ -122,7 +122,7 @@ def source_by_monge(data: EmbeddingSet) -> Tensor:
 
 def at_once_sure(data: EmbeddingSet) -> Tensor:
     """ConditionalTCA that starts from g as it is, however sure that is."""
-    with patch.object(conditional, "start_at", lambda rows, _, local, a: start_at(rows, 1.0, local, a)):
+    with patch.object(conditional, "start_at", lambda rows, _, *rest: start_at(rows, 1.0, *rest)):
         return by(ConditionalTCA)(data)
 
 

@@ -100,9 +100,9 @@ def test_what_can_not_be_applied_is_one_line_and_nothing_is_written(text, tmp_pa
 
 def test_embeddings_are_stored_apart_for_each_corruption(tmp_path, monkeypatch, scene):
     monkeypatch.setenv("CLIP_TCA_CACHE", str(tmp_path / "store"))
-    for name in ("cat", "dog"):
+    for name, picture in (("cat", scene), ("dog", scene.rotate(90))):
         (tmp_path / "own" / name).mkdir(parents=True)
-        scene.save(tmp_path / "own" / name / "1.png")
+        picture.save(tmp_path / "own" / name / "1.png")
 
     def run(**more):
         return evaluate("folder", data_dir=tmp_path / "own", model=MODEL, methods=["zero-shot"], workers=0, **more)

@@ -119,7 +119,7 @@ def test_weights_and_data_come_from_the_hub(tmp_path):
         assert record["model"]["model"] == "hf-hub:someone/small"
         wrong = run(hub, tmp_path, *options, "--revision", "f" * 40)
         assert (wrong.returncode, len(wrong.stderr.strip().splitlines())) == (1, 1)
-    closed = run(hub, tmp_path, *options, "--revision", hub.revision)
+    closed = run(hub, tmp_path, *options, "--revision", hub.revision, "--overwrite")
     assert closed.returncode == 0, closed.stderr  # the hub is closed, its cache is enough
     assert json.loads(output.read_text())["cost"]["encoded_images"] == 0
 

@@ -37,7 +37,7 @@ def test_batch_size_writes_its_page(stored, tmp_path):
 def test_the_page_about_answers_has_a_row_for_each_domain_in_both_tables(stored, tmp_path):
     printed("ask.py", stored, "--output", tmp_path / "page.md")
     asked, reviewed = (tmp_path / "page.md").read_text(encoding="utf-8").split("## `--review-below P`")
-    unasked = asked.partition("nobody is asked: ")[2].partition(".\n")[0].count("made ")
+    unasked = asked.partition("nothing is asked: ")[2].partition(".\n")[0].count("made ")
     assert asked.count("\n| made ") + unasked == 3
     assert reviewed.count("\n| made ") == 3
 
