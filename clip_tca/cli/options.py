@@ -276,15 +276,12 @@ def check_new(output: str | None, overwrite: bool, option: str = "output") -> No
 
 def check_result(options: argparse.Namespace) -> None:
     """Raise ValueError, before any work, if :func:`deliver` could not write to ``--output``."""
-    path = None if options.output is None else locate(options.output)
-    if path is not None and options.format is None and path.suffix.lower() not in SUFFIXES and _is_file(path):
-        raise ValueError(f"output: {path}; its name must end with {', '.join(SUFFIXES)}, or give --format")
+    if options.output is not None and options.format is None:
+        path = locate(options.output)
+        is_file = path.is_file() or not path.exists()  # and not a pipe or a device
+        if is_file and path.suffix.lower() not in SUFFIXES:
+            raise ValueError(f"output: {path}; its name must end with {', '.join(SUFFIXES)}, or give --format")
     check_new(options.output, options.overwrite)
-
-
-def _is_file(path: Location) -> bool:
-    """Whether it is a file, or would be one: not a pipe or a device."""
-    return path.is_file() or not path.exists()
 
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:

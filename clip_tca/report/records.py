@@ -122,7 +122,7 @@ def read(paths: Iterable[str | Path]) -> Sources:
     sources = Sources()
     for path, content in parsed(paths):
         sources.files.append((path.name, path.read_bytes()))
-        if is_study(content):
+        if isinstance(content, dict) and isinstance(content.get("study"), str):
             figures = [(kind, path.with_suffix(suffix)) for suffix, kind in FIGURES.items()]
             figure = next(((kind, file.read_bytes()) for kind, file in figures if file.is_file()), None)
             sources.studies.append(Study(path.stem, content, figure))
@@ -141,8 +141,3 @@ def parsed(paths: Iterable[str | Path]) -> Iterator[tuple[Path, Any]]:
             raise ValueError(f"{path}: no .json file in this folder; clip-tca eval --output FILE.json writes one")
         found |= dict.fromkeys(inside)
     return ((path, parse(path)) for path in found)
-
-
-def is_study(content: object) -> bool:
-    """Whether the content of a file is a record of ``clip-tca study``."""
-    return isinstance(content, dict) and isinstance(content.get("study"), str)
