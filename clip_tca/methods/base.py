@@ -86,6 +86,12 @@ def prototypes(classifier: LinearClassifier) -> Tensor:
     return directions(classifier, class_rows(classifier))
 
 
+def discriminant(means: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights ``(classes, d)`` and bias ``(classes,)`` of log N(z; μ_c, Σ), without what all classes share."""
+    weights = means @ precision
+    return weights, -(weights * means).sum(dim=1) / 2
+
+
 class Method(ABC):
     """A base method of test-time adaptation.
 

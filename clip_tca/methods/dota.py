@@ -26,8 +26,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.core.checks import check_number, check_positive, check_whole
-from clip_tca.methods.base import EmbeddingMethod, directions
-from clip_tca.methods.gaussian import discriminant
+from clip_tca.methods.base import EmbeddingMethod, directions, discriminant
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clip_tca.adapters.linear import certain_rows
 from clip_tca.core.checks import check_whole
 from clip_tca.methods.base import EmbeddingMethod, class_rows, directions, scaled_rows
-from clip_tca.methods.certain_images import most_certain
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -75,7 +75,7 @@ class T3A(EmbeddingMethod):
         before = len(self.labels_)
         members = torch.arange(len(labels), device=z.device)
         if self.filter_k is not None:
-            members = most_certain(labels, entropy, self.filter_k)
+            members = certain_rows(entropy, labels, labels.new_full((self.classifier.n_classes,), self.filter_k))
             if int(members[-1]) < before and z.device == self.supports_.device:
                 return  # no new row is certain enough: the usual case once the sets are full
         self.supports_ = torch.cat([self.supports_.to(z.device), directions(self.classifier, z)])[members]

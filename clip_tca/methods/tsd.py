@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clip_tca.adapters.linear import certain_rows
 from clip_tca.core.checks import check_flag, check_whole, one_of
 from clip_tca.methods.base import class_rows, directions
-from clip_tca.methods.certain_images import most_certain
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ContinualMethod
 
@@ -92,7 +92,7 @@ class TSD(ContinualMethod):
         unit_z = directions(self.task.classifier, z)
         memory, labels = torch.cat([self.memory, unit_z]), torch.cat([self.labels, logits.argmax(dim=1)])
         uncertainty = torch.cat([self.uncertainty, entropy(logits)])
-        chosen = most_certain(labels, uncertainty, self.entries)
+        chosen = certain_rows(uncertainty, labels, labels.new_full((logits.shape[1],), self.entries))
         self.memory, self.labels, self.uncertainty = memory[chosen], labels[chosen], uncertainty[chosen]
 
     def prototypes(self) -> Tensor:
