@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.core.checks import check_fields
 from clip_tca.core.tensors import check_rows, unit
 from clip_tca.methods.registry import Nature
 
@@ -151,7 +152,8 @@ class EmbeddingMethod(Method):
     task: Task = field(kw_only=False)
 
     def __post_init__(self) -> None:
-        """Start with an empty memory."""
+        """Check the options, and start with an empty memory."""
+        check_fields(self)
         self.classifier = self.task.classifier
         self.reset()
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.checks import Amount, Count, Natural
 from clip_tca.methods.base import TransductiveMethod, directions
 from clip_tca.methods.neighbours import Graph, nearest
 
@@ -50,20 +50,11 @@ class MixtureMethod(TransductiveMethod):
         assignment_rounds: Updates of the assignments before each of them.
     """
 
-    neighbours: int = 3
-    text_weight: float = 1.0
-    likelihood_weight: float = 0.02
-    rounds: int = 10
-    assignment_rounds: int = 5
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        check_whole("neighbours", self.neighbours, 0)
-        for name in ("text_weight", "likelihood_weight"):
-            check_number(name, getattr(self, name))
-        for name in ("rounds", "assignment_rounds"):
-            check_whole(name, getattr(self, name))
-        super().__post_init__()
+    neighbours: Natural = 3
+    text_weight: Amount = 1.0
+    likelihood_weight: Amount = 0.02
+    rounds: Count = 10
+    assignment_rounds: Count = 5
 
     def solve(self, z: Tensor) -> Tensor:
         """Logarithm of the assignments after the last round."""

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.linear import certain_rows
-from clip_tca.core.checks import check_number, check_whole, one_of
+from clip_tca.core.checks import Amount, Count
 from clip_tca.core.tensors import double
 from clip_tca.methods.base import EmbeddingMethod, directions, discriminant, prototypes
 
@@ -42,15 +42,9 @@ class OGA(EmbeddingMethod):
     summary = "Gaussians of the most certain test embeddings, with zero-shot as prior"
     updates = "a cache of embeddings, class means and a covariance"
 
-    shots: int = 8
-    likelihood_power: float = 0.05
+    shots: Count = 8
+    likelihood_power: Amount = 0.05
     divide_by: Literal["cached", "capacity"] = "cached"
-
-    def __post_init__(self) -> None:
-        check_whole("shots", self.shots)
-        check_number("likelihood_power", self.likelihood_power)
-        one_of("divide_by", self.divide_by, ("cached", "capacity"))
-        super().__post_init__()
 
     @torch.inference_mode(False)
     @torch.no_grad()

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_flag, check_number
+from clip_tca.core.checks import Amount, Flag
 from clip_tca.core.tensors import unit
 from clip_tca.methods.base import prototypes
 from clip_tca.methods.mixture import SMALLEST, MixtureMethod
@@ -45,13 +45,8 @@ class StatA(MixtureMethod):
     summary = "Gaussian mixture of all test embeddings, its means and covariances anchored to the text"
     updates = "class assignments, class means and diagonal covariances"
 
-    anchor_strength: float = 1.0
-    soft_counts: bool = False
-
-    def __post_init__(self) -> None:
-        check_number("anchor_strength", self.anchor_strength)
-        check_flag("soft_counts", self.soft_counts)
-        super().__post_init__()
+    anchor_strength: Amount = 1.0
+    soft_counts: Flag = False
 
     def start(self, u: Tensor, log_p: Tensor) -> None:
         """The anchors: texts, and the variances Σ₀ of the embeddings about them."""

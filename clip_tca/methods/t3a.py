@@ -16,6 +16,8 @@ bias, and all images of a batch join before any of them is predicted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -43,10 +45,9 @@ class T3A(EmbeddingMethod):
     summary = "replaces class weights by the mean of the most certain test embeddings"
     updates = "class weights"
 
-    filter_k: int | None = 100
+    filter_k: Annotated[int | None, partial(check_whole, also=None)] = 100
 
     def __post_init__(self) -> None:
-        check_whole("filter_k", self.filter_k, also=None)
         self.scale = scaled_rows(self.task.classifier)[1]
         super().__post_init__()
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from clip_tca.core.checks import check_whole
+from clip_tca.core.checks import Count
 from clip_tca.core.tensors import unit
 from clip_tca.methods.mixture import SMALLEST, MixtureMethod
 
@@ -34,11 +34,7 @@ class TransCLIP(MixtureMethod):
     summary = "Gaussian mixture of all test embeddings, held by a graph of neighbours and by zero-shot"
     updates = "class assignments, class means and a diagonal covariance"
 
-    start_shots: int = 8
-
-    def __post_init__(self) -> None:
-        check_whole("start_shots", self.start_shots)
-        super().__post_init__()
+    start_shots: Count = 8
 
     def start(self, u: Tensor, log_p: Tensor) -> None:
         """Means of the most confident embeddings of each class."""
