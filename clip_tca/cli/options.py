@@ -16,11 +16,10 @@ from typing import Any
 from clip_tca.core.checks import check_whole, not_among
 from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.results.predictions import SUFFIXES as TABLES
 from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
-TABLES = (".csv", ".parquet", ".json")
-"""How the name of a table of pictures may end."""
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".txt": "table"}
 """How the name of a result may end, and the format that means."""
 
