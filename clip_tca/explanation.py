@@ -136,8 +136,8 @@ def coverage(diagnosis: Diagnosis, names: list[str]) -> str:
     return f"{len(never) + len(unused)} of {len(names)} classes are missed: {', '.join(parts)}."
 
 
-def _some(names: list[str], most: int = 6) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 # -- the end of adapt, label and eval ----------------------------------------------------------------------------------
@@ -179,9 +179,10 @@ def closing_lines(method: str, found: Mapping[str, Finding], ask: str, what: str
 
 def explanation(diagnosis: Diagnosis, names: list[str]) -> list[str]:
     """Lines about an adapter with these figures and names of classes."""
-    names = [visible(name) for name in names]
+    names, said = [visible(name) for name in names], SAID[verdict(diagnosis)]
+    trust = f"Can it be trusted? {said[0].upper()}{said[1:]}"
     return [
-        *wrapped([*_plainly(diagnosis, names), f"Can it be trusted? {_capital(SAID[verdict(diagnosis)])}", NO_LABELS]),
+        *wrapped([*_plainly(diagnosis, names), trust, NO_LABELS]),
         "",
         "The figures",
         *wrapped([f"  {sentence}" for sentence in reasons(diagnosis, names)], "    "),
@@ -206,10 +207,6 @@ def never_predicted(names: list[str], where: str = "") -> list[str]:
     it = "it" if len(names) == 1 else "them"
     why = f"either no image shows {it}, or the model does not recognise {it}"
     return [f"The model never predicts {_some(names)}{where}: {why}."] if names else []
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def wrapped(paragraphs: list[str], indent: str = "  ") -> list[str]:

@@ -31,7 +31,7 @@ COMMANDS = {
     "methods": ("eval.add_methods", "list the methods of eval"),
     "embed": ("embed.add", "encode images once and keep the embeddings"),
     "data": ("data.add", "list, download and check data sets"),
-    "cache": ("cache.add", "locate or clear the stored embeddings"),
+    "cache": ("embed.add_cache", "locate or clear the stored embeddings"),
 }
 """Where the options of each command are added, and what it does, as ``--help`` lists them."""
 

@@ -1,4 +1,4 @@
-"""``clip-tca embed``: encode a data set into the store, and into a file if one is named."""
+"""``clip-tca embed``: encode a data set into the store, and into a file; ``clip-tca cache``: the store itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clip_tca.core.checks import counted
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options of ``embed``."""
     command.description = "Encode images and prompts once. Later runs of eval read the embeddings from the store."
     shared.add_data(command)
     shared.add_model(command)
@@ -46,4 +46,28 @@ def run(options: argparse.Namespace) -> int:
         prompts = about["prompts"]["name"] if about["prompts"] else options.prompts or "single"
         data.save(options.output, f"text.{prompts}")
         print(f"written: {options.output}")
+    return 0
+
+
+def add_cache(command: argparse.ArgumentParser) -> None:
+    """Add the options of ``cache``."""
+    actions = command.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("path", help="its folder (set CLIP_TCA_CACHE to move it)").set_defaults(run=print_folder)
+    actions.add_parser("clear", help="remove all embeddings").set_defaults(run=clear)
+
+
+def print_folder(_options: argparse.Namespace) -> int:
+    """Print the folder of the store."""
+    from clip_tca.core.folders import default_root
+
+    print(default_root())
+    return 0
+
+
+def clear(_options: argparse.Namespace) -> int:
+    """Remove all stored embeddings."""
+    from clip_tca.encoding.store import Store
+
+    store = Store()
+    print(f"{store.clear()} entries removed from {store.root}")
     return 0

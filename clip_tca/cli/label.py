@@ -86,7 +86,11 @@ def run(options: argparse.Namespace) -> int:
         by_domain=options.by_domain,
         **shared.inputs(options),
     )
-    change = None if options.answers is None else read_change(options.answers, found)
+    change = None
+    if options.answers is not None:
+        from clip_tca.labelling.change import estimate_change, read_answers
+
+        change = estimate_change(found.table, read_answers(options.answers))
     written = write(options, found)  # after the answers: wrong ones are noticed before anything is written
     print("\n".join([*summary(found), *written, *trust_lines(found, change)]))
     return 0
@@ -164,13 +168,6 @@ def write_questions(options: argparse.Namespace, found: Labelling) -> str:
     about = f"written: {ask_file(options)} asks about {asked} of the changed pictures; open it in a browser, save"
     again = " --overwrite" if options.output or options.html else ""  # they have been written by then
     return f"{about} answers.csv, then run the same command with --answers answers.csv{again} instead of --ask"
-
-
-def read_change(answers: str, found: Labelling) -> Change:
-    """What the answers say."""
-    from clip_tca.labelling.change import estimate_change, read_answers
-
-    return estimate_change(found.table, read_answers(answers))
 
 
 def take_back(folder: Path) -> int:

@@ -16,11 +16,10 @@ from typing import Any
 from clip_tca.core.checks import check_whole, not_among
 from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.results.predictions import SUFFIXES as TABLES
 from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
-TABLES = (".csv", ".parquet", ".json")
-"""How the name of a table of pictures may end."""
 SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".txt": "table"}
 """How the name of a result may end, and the format that means."""
 
@@ -276,15 +275,12 @@ def check_new(output: str | None, overwrite: bool, option: str = "output") -> No
 
 def check_result(options: argparse.Namespace) -> None:
     """Raise ValueError, before any work, if :func:`deliver` could not write to ``--output``."""
-    path = None if options.output is None else locate(options.output)
-    if path is not None and options.format is None and path.suffix.lower() not in SUFFIXES and _is_file(path):
-        raise ValueError(f"output: {path}; its name must end with {', '.join(SUFFIXES)}, or give --format")
+    if options.output is not None and options.format is None:
+        path = locate(options.output)
+        is_file = path.is_file() or not path.exists()  # and not a pipe or a device
+        if is_file and path.suffix.lower() not in SUFFIXES:
+            raise ValueError(f"output: {path}; its name must end with {', '.join(SUFFIXES)}, or give --format")
     check_new(options.output, options.overwrite)
-
-
-def _is_file(path: Location) -> bool:
-    """Whether it is a file, or would be one: not a pipe or a device."""
-    return path.is_file() or not path.exists()
 
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:

@@ -49,8 +49,7 @@ def add_report(command: argparse.ArgumentParser) -> None:
 def report(options: argparse.Namespace) -> int:
     """Write records as one HTML page."""
     from clip_tca.core.files import write_text
-    from clip_tca.report.page import page
-    from clip_tca.report.records import read
+    from clip_tca.report.page import page, read
 
     shared.check_output(options.output)
     text = page(read(options.results))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from numbers import Integral, Real  # NumPy's scalars are such too
-from typing import Any
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 LONGEST_REASON = 240
 """Characters of another library's message that are repeated in ours."""
@@ -58,6 +59,26 @@ def check_positive(name: str, value: Any, high: float = math.inf) -> None:
     """Raise ValueError unless ``value`` is a finite number above 0, up to ``high``."""
     allowed = f"numbers above 0{f', up to {high}' * (high < math.inf)}"
     _require(_finite(value) and 0 < value <= high, name, value, allowed)
+
+
+Count = Annotated[int, check_whole]  # at least 1
+Natural = Annotated[int, partial(check_whole, least=0)]  # at least 0
+Amount = Annotated[float, check_number]  # at least 0
+Share = Annotated[float, partial(check_number, high=1)]  # from 0 to 1
+Positive = Annotated[float, check_positive]  # above 0
+Part = Annotated[float, partial(check_positive, high=1)]  # above 0, up to 1
+Flag = Annotated[bool, check_flag]
+"""Types of options that say what is allowed; :func:`check_fields` checks them."""
+
+
+def check_fields(options: object) -> None:
+    """Raise ValueError for a field that the types above, or a Literal, do not allow, in its class or a base class."""
+    for kind in reversed(type(options).__mro__):
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            for check in getattr(hint, "__metadata__", ()):
+                check(name, getattr(options, name))
+            if get_origin(hint) is Literal:
+                one_of(name, getattr(options, name), get_args(hint))
 
 
 def as_list(name: str, value: Any) -> list[Any]:

@@ -1,9 +1,13 @@
-"""Atomic writing: a file appears complete under its final name, or not at all, on a disk or in an object store."""
+"""Atomic writing: a file appears complete under its final name, or not at all, on a disk or in an object store.
+
+And copies on this machine of what is in a store, for libraries that read local files only.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import platform
 import re
@@ -11,10 +15,11 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clip_tca.core.folders import default_root
+from clip_tca.core.progress import tracked
 from clip_tca.core.remote import Location, RemotePath
 
 if TYPE_CHECKING:
@@ -27,6 +32,9 @@ PART = ".part"
 
 WHOLE = ".whole"
 """Suffix before that one when the content is complete and only the rename is left."""
+
+STAMPS = ".stamps"
+"""In a copied folder: a line ``[name, stamp]`` for each file."""
 
 _RUN, _COUNT = os.urandom(4).hex(), itertools.count()
 """With the machine and the process id, they make temporary names unique, also where process ids begin anew."""
@@ -136,6 +144,44 @@ def local_copy(path: Location) -> Iterator[Path]:
     with scratch() as folder:
         path.get(folder / path.name)
         yield folder / path.name
+
+
+def copied(source: RemotePath, root: Path, shown: bool = False) -> Path:
+    """The local copy, below ``root``, of a folder in a store or of one file; ``shown``: with progress.
+
+    A copy is kept, with the stamp of every file: what has not changed in the store is not copied again, what is gone
+    there is removed here, and a copy that was interrupted goes on.
+
+    Raises:
+        FileNotFoundError: If there is nothing at the address.
+        ValueError: If a file there has a name that leads out of the folder.
+    """
+    files = source.files()
+    if not files:
+        raise FileNotFoundError(f"{source}: no such file, folder or bucket; check the address")
+    if strange := next((name for name in files if ".." in PurePosixPath(name).parts or name.startswith("/")), None):
+        raise ValueError(f"{source}: a file is called {strange!r}, which leads out of the folder; rename it")
+    folder = root / f"{source.name}-{hashlib.sha256(str(source).encode()).hexdigest()[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in [path for path in folder.rglob("*") if path.is_file() and path != folder / STAMPS]:
+        if path.relative_to(folder).as_posix() not in files:
+            path.unlink()
+    with (folder / STAMPS).open("a+", encoding="utf-8") as log:
+        log.seek(0)
+        known: dict[str, Any] = {}
+        for line in log:
+            with suppress(ValueError, TypeError):  # the last one of a killed run
+                known.update([json.loads(line)])
+        missing = [
+            name for name, (_, stamp) in files.items() if known.get(name) != stamp or not (folder / name).exists()
+        ]
+        for name in tracked(missing, len(missing), f"copying {source.name}", "file", shown):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with atomic(folder / name) as part:
+                files[name][0].get(part)
+            log.write(f"{json.dumps([name, files[name][1]])}\n")
+            log.flush()
+    return folder / source.name if source.is_file() else folder
 
 
 def write_text(path: Location, text: str) -> None:

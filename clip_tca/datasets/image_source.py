@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clip_tca.core.files import copied
 from clip_tca.core.folders import data_root
 from clip_tca.core.hub_access import told_offline
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import is_url, locate
-from clip_tca.core.store_copy import copied
 from clip_tca.datasets.corruptions import Corruption
 from clip_tca.datasets.folder import load_benchmark, load_folder
 from clip_tca.datasets.hub import demo_set, load_hub

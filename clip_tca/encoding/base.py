@@ -157,8 +157,8 @@ def make_encoder(
     ``pretrained`` None is the default of the library; weights in an object store are copied to this machine once. A
     ``store`` keeps what is known of a model, so that it need not be loaded.
     """
+    from clip_tca.core.files import copied
     from clip_tca.core.folders import default_root
-    from clip_tca.core.store_copy import copied
     from clip_tca.encoding.backbone import TimmEncoder, TorchvisionEncoder
     from clip_tca.encoding.open_clip import PRETRAINED, OpenClipEncoder
     from clip_tca.encoding.transformers import TransformersEncoder

@@ -52,7 +52,8 @@ def result_row(
     spec: MethodSpec, domain: str, seed: int, scores: Scores, labels: Tensor, classes: list[str], divided_by: int
 ) -> ResultRow:
     """The result of one method on one domain with one seed, from scores and labels ``(n,)`` of the images seen."""
-    confusion = confusion_matrix(scores.predicted, labels, len(classes))
+    c = len(classes)
+    confusion = torch.bincount(labels * c + scores.predicted, minlength=c**2).view(c, c)  # true by predicted class
     correct, images = confusion.diagonal().tolist(), confusion.sum(dim=1).tolist()
     return {
         "method": spec.name,
@@ -71,11 +72,6 @@ def result_row(
         "metrics": measure(confusion, scores, labels),
         "calibration": calibration_bins(scores, labels),
     }
-
-
-def confusion_matrix(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Counts ``(classes, classes)``: rows are true classes, columns predicted ones."""
-    return torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes)
 
 
 def measure(confusion: Tensor, scores: Scores, labels: Tensor) -> dict[str, float | None]:

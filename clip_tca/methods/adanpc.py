@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
+from clip_tca.core.checks import Amount, Count, Positive
 from clip_tca.methods.base import EmbeddingMethod, directions, prototypes
 
 ROWS_AT_ONCE = 1024
@@ -49,17 +49,10 @@ class AdaNPC(EmbeddingMethod):
     summary = "nearest-neighbour vote in a memory of test embeddings (the original's: source data)"
     updates = "a memory of embeddings"
 
-    k: int = 100
-    temperature: float = 0.1
-    threshold: float = 0.1
+    k: Count = 100
+    temperature: Positive = 0.1
+    threshold: Amount = 0.1
     labels: Literal["zero-shot", "votes"] = "zero-shot"
-
-    def __post_init__(self) -> None:
-        check_whole("k", self.k)
-        check_positive("temperature", self.temperature)
-        check_number("threshold", self.threshold)
-        one_of("labels", self.labels, ("zero-shot", "votes"))
-        super().__post_init__()
 
     def reset(self) -> None:
         """Leave only the class weights in the memory."""

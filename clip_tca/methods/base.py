@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.core.checks import check_fields
 from clip_tca.core.tensors import check_rows, unit
 from clip_tca.methods.registry import Nature
 
@@ -86,6 +87,12 @@ def prototypes(classifier: LinearClassifier) -> Tensor:
     return directions(classifier, class_rows(classifier))
 
 
+def discriminant(means: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights ``(classes, d)`` and bias ``(classes,)`` of log N(z; μ_c, Σ), without what all classes share."""
+    weights = means @ precision
+    return weights, -(weights * means).sum(dim=1) / 2
+
+
 class Method(ABC):
     """A base method of test-time adaptation.
 
@@ -145,7 +152,8 @@ class EmbeddingMethod(Method):
     task: Task = field(kw_only=False)
 
     def __post_init__(self) -> None:
-        """Start with an empty memory."""
+        """Check the options, and start with an empty memory."""
+        check_fields(self)
         self.classifier = self.task.classifier
         self.reset()
 

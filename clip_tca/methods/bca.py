@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number
+from clip_tca.core.checks import Amount, Share
 from clip_tca.core.tensors import unit
 from clip_tca.methods.base import EmbeddingMethod, scaled_rows
 
@@ -45,17 +45,10 @@ class BCA(EmbeddingMethod):
     summary = "class embeddings and class priors follow the posteriors of the test images"
     updates = "class embeddings and class priors"
 
-    embedding_threshold: float = 0.05
-    embedding_count: float = 20000.0
-    prior_threshold: float = 0.65
-    prior_count: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("embedding_threshold", "prior_threshold"):
-            check_number(name, getattr(self, name), 0, 1)
-        for name in ("embedding_count", "prior_count"):
-            check_number(name, getattr(self, name))
-        super().__post_init__()
+    embedding_threshold: Share = 0.05
+    embedding_count: Amount = 20000.0
+    prior_threshold: Share = 0.65
+    prior_count: Amount = 1.0
 
     @torch.inference_mode(False)
     @torch.no_grad()

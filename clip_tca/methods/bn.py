@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from clip_tca.core.checks import check_number
+from clip_tca.core.checks import Amount, check_fields
 from clip_tca.methods.base import Method, Task, UnsuitableModelError
 
 
@@ -41,10 +41,10 @@ class BN(Method):
     nature = "batch"
 
     task: Task = field(kw_only=False)
-    prior: float = 16
+    prior: Amount = 16
 
     def __post_init__(self) -> None:
-        check_number("prior", self.prior)
+        check_fields(self)
         tower = self.task.model.visual
         self._layers = [m for m in tower.modules() if isinstance(m, BatchNorm) and m.running_mean is not None]
         if not self._layers:

@@ -11,15 +11,6 @@ import torch
 from torch import Tensor
 
 
-def most_certain(labels: Tensor, entropy: Tensor, k: int) -> Tensor:
-    """Indices, ascending, of the ``k`` rows of lowest entropy of every class; ties go to the first row."""
-    order = entropy.argsort(stable=True)
-    order = order[labels[order].argsort(stable=True)]  # by class, and by entropy within a class
-    grouped = labels[order]
-    rank = torch.arange(len(order), device=order.device) - torch.searchsorted(grouped, grouped)
-    return order[rank < k].sort().values
-
-
 class Cache:
     """For each class the ``shots`` embeddings of lowest entropy so far: keys ``(m, d)``, votes ``(m, classes)``.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.core.checks import check_whole
+from clip_tca.core.checks import Count, Positive, check_whole
 from clip_tca.methods.base import required_prompts
 from clip_tca.methods.tower import TowerMethod
 
@@ -41,8 +41,8 @@ class CLIPArTT(TowerMethod):
     name = "clipartt"
     summary = "matches images with prompts that join their most likely classes"
 
-    lr: float = 1e-3
-    steps: int = 10
+    lr: Positive = 1e-3
+    steps: Count = 10
     k: int = 3
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.checks import Amount, Count
 from clip_tca.methods.base import EmbeddingMethod, directions, prototypes, scaled_rows
 from clip_tca.methods.certain_images import Cache
 
@@ -43,14 +43,11 @@ class DMN(EmbeddingMethod):
     updates = "a memory of embeddings"
     tuned_on_test = "the weight of its memory, for each data set; here it is 1 (github.com/YBZh/DMN/issues/2)"
 
-    memory_shots: int = 50
-    memory_sharpness: float = 5.5
-    memory_weight: float = 1.0
+    memory_shots: Count = 50
+    memory_sharpness: Amount = 5.5
+    memory_weight: Amount = 1.0
 
     def __post_init__(self) -> None:
-        check_whole("memory_shots", self.memory_shots)
-        check_number("memory_sharpness", self.memory_sharpness)
-        check_number("memory_weight", self.memory_weight)
         self.scale = scaled_rows(self.task.classifier)[1]
         super().__post_init__()
 

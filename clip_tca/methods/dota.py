@@ -21,13 +21,14 @@ The covariances need memory of classes · d² floats.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_positive, check_whole
-from clip_tca.methods.base import EmbeddingMethod, directions
-from clip_tca.methods.gaussian import discriminant
+from clip_tca.core.checks import Amount, Count, Part, Positive, check_number
+from clip_tca.methods.base import EmbeddingMethod, directions, discriminant
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -47,21 +48,12 @@ class DOTA(EmbeddingMethod):
     summary = "adds Gaussians of the classes, estimated online with zero-shot probabilities as weights"
     updates = "class means and covariances"
 
-    mean_start: float = 0.001
-    variance_start: float = 0.002
-    shrinkage: float = 1e-4
-    weight_growth: float = 0.005
-    largest_weight: float = 0.2
-    rows_at_once: int = 16
-
-    def __post_init__(self) -> None:
-        check_number("mean_start", self.mean_start, -1, 1)
-        check_positive("variance_start", self.variance_start)
-        check_positive("shrinkage", self.shrinkage, 1)
-        check_number("weight_growth", self.weight_growth)
-        check_number("largest_weight", self.largest_weight)
-        check_whole("rows_at_once", self.rows_at_once)
-        super().__post_init__()
+    mean_start: Annotated[float, partial(check_number, low=-1, high=1)] = 0.001
+    variance_start: Positive = 0.002
+    shrinkage: Part = 1e-4
+    weight_growth: Amount = 0.005
+    largest_weight: Amount = 0.2
+    rows_at_once: Count = 16
 
     @torch.inference_mode(False)
     @torch.no_grad()

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.checks import Amount, Count
 from clip_tca.core.tensors import unit
 from clip_tca.methods.base import EmbeddingMethod, directions, prototypes, scaled_rows
 from clip_tca.methods.certain_images import Cache
@@ -54,17 +54,14 @@ class DPE(EmbeddingMethod):
     updates = "text prototypes and a cache of embeddings"
     backpropagation = True
 
-    shots: int = 3
-    image_weight: float = 6.0
-    image_sharpness: float = 5.0
-    alignment: float = 0.5
-    learning_rate: float = 6e-4
-    certain: float = 0.1
+    shots: Count = 3
+    image_weight: Amount = 6.0
+    image_sharpness: Amount = 5.0
+    alignment: Amount = 0.5
+    learning_rate: Amount = 6e-4
+    certain: Amount = 0.1
 
     def __post_init__(self) -> None:
-        check_whole("shots", self.shots)
-        for name in ("image_weight", "image_sharpness", "alignment", "learning_rate", "certain"):
-            check_number(name, getattr(self, name))
         self.scale = scaled_rows(self.task.classifier)[1]
         super().__post_init__()
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.core.checks import check_number
+from clip_tca.core.checks import Share, check_number
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ScaledMethod
 
@@ -43,17 +43,15 @@ class EATA(ScaledMethod):
         "its step instead of before."
     )
 
-    margin: float = 0.4
-    redundancy: float | None = None
+    margin: Share = 0.4
+    redundancy: Annotated[float | None, partial(check_number, also=None)] = None
 
     def __post_init__(self) -> None:
-        check_number("margin", self.margin, 0, 1)
-        check_number("redundancy", self.redundancy, also=None)
+        super().__post_init__()
         classes = self.task.classifier.n_classes
         if self.redundancy is None:
             self.redundancy = 0.4 * (classes / 10) ** math.log(0.125, 100)
         self._limit = self.margin * math.log(classes)
-        super().__post_init__()
 
     def reset(self) -> None:
         """Restore the original weights, with a new optimiser and no moving average."""

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.checks import Amount, Count
 from clip_tca.core.tensors import unit
 from clip_tca.methods.base import EmbeddingMethod, directions, prototypes
 from clip_tca.methods.neighbours import Graph, nearest
@@ -57,16 +57,10 @@ class ECALP(EmbeddingMethod):
     summary = "labels propagate from the texts over a graph that grows with the test images"
     updates = "class scores of a graph"
 
-    image_neighbours: int = 8
-    text_neighbours: int = 3
-    edge_power: float = 10.0
-    rounds: int = 3
-
-    def __post_init__(self) -> None:
-        for name in ("image_neighbours", "text_neighbours", "rounds"):
-            check_whole(name, getattr(self, name))
-        check_number("edge_power", self.edge_power)
-        super().__post_init__()
+    image_neighbours: Count = 8
+    text_neighbours: Count = 3
+    edge_power: Amount = 10.0
+    rounds: Count = 3
 
     @torch.inference_mode(False)
     @torch.no_grad()

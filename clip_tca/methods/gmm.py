@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.core.checks import check_positive, check_whole
+from clip_tca.core.checks import Count, Natural, Positive
 from clip_tca.core.tensors import double
 from clip_tca.methods.base import TransductiveMethod, directions, prototypes
 
@@ -40,17 +40,10 @@ class GMM(TransductiveMethod):
     summary = "Gaussian mixture of all test embeddings with one covariance, started by k-means from zero-shot"
     updates = "class means, class shares and a covariance"
 
-    em_rounds: int = 100
-    em_tolerance: float = 1e-3
-    kmeans_rounds: int = 300
-    ridge: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_whole("em_rounds", self.em_rounds)
-        check_whole("kmeans_rounds", self.kmeans_rounds, 0)
-        check_positive("em_tolerance", self.em_tolerance)
-        check_positive("ridge", self.ridge)
-        super().__post_init__()
+    em_rounds: Count = 100
+    em_tolerance: Positive = 1e-3
+    kmeans_rounds: Natural = 300
+    ridge: Positive = 1e-6
 
     def solve(self, z: Tensor) -> Tensor:
         """Logarithm of the components' responsibilities, up to a constant."""

@@ -1,4 +1,4 @@
-"""Gaussian mixtures held by zero-shot and by a graph of neighbours: what TransCLIP and StatA have in common.
+"""TransCLIP and StatA: Gaussian mixtures of all test embeddings, held by zero-shot and by a graph of neighbours.
 
 Assignments a_i of the embeddings z_i, and the Gaussians p_c, in turn decrease
 
@@ -28,8 +28,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_whole
-from clip_tca.methods.base import TransductiveMethod, directions
+from clip_tca.core.checks import Amount, Count, Flag, Natural
+from clip_tca.core.tensors import unit
+from clip_tca.methods.base import TransductiveMethod, directions, prototypes
 from clip_tca.methods.neighbours import Graph, nearest
 
 SMALLEST = 1e-12
@@ -50,20 +51,11 @@ class MixtureMethod(TransductiveMethod):
         assignment_rounds: Updates of the assignments before each of them.
     """
 
-    neighbours: int = 3
-    text_weight: float = 1.0
-    likelihood_weight: float = 0.02
-    rounds: int = 10
-    assignment_rounds: int = 5
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        check_whole("neighbours", self.neighbours, 0)
-        for name in ("text_weight", "likelihood_weight"):
-            check_number(name, getattr(self, name))
-        for name in ("rounds", "assignment_rounds"):
-            check_whole(name, getattr(self, name))
-        super().__post_init__()
+    neighbours: Natural = 3
+    text_weight: Amount = 1.0
+    likelihood_weight: Amount = 0.02
+    rounds: Count = 10
+    assignment_rounds: Count = 5
 
     def solve(self, z: Tensor) -> Tensor:
         """Logarithm of the assignments after the last round."""
@@ -96,3 +88,108 @@ class MixtureMethod(TransductiveMethod):
     @abstractmethod
     def log_likelihood(self, u: Tensor) -> Tensor:
         """log p ``(n, classes)``, up to what is the same for all classes."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TransCLIP(MixtureMethod):
+    """TransCLIP: class means μ_c of unit length, and one diagonal covariance for all classes.
+
+    Both are the usual means and variances, weighted by the assignments. Zanella, Gérin and Ben Ayed, "Boosting
+    Vision-Language Models with Transduction", NeurIPS 2024 (arXiv 2406.01837): the zero-shot form. A summary of the
+    paper (sciencestack.ai/paper/2406.01837) has updates in closed form of "class means and diagonals". That all classes
+    share one diagonal, that means have unit length, and that variances start at 1/d was found by running the authors'
+    program (AGPL), whose outputs are the reference of the tests. That a class mean starts as that of the 8 embeddings
+    of highest ŷ_c, weighted by it, is from the guide beside that program. The scale in ŷ is the model's own.
+
+    The other options are those of :class:`MixtureMethod`.
+
+    Args:
+        start_shots: Embeddings whose mean a class mean starts from.
+    """
+
+    name = "transclip"
+    summary = "Gaussian mixture of all test embeddings, held by a graph of neighbours and by zero-shot"
+    updates = "class assignments, class means and a diagonal covariance"
+
+    start_shots: Count = 8
+
+    def start(self, u: Tensor, log_p: Tensor) -> None:
+        """Means of the most confident embeddings of each class."""
+        top = log_p.topk(min(self.start_shots, len(u)), dim=0)
+        self.means_ = unit((u[top.indices] * top.values.exp()[..., None].to(u.dtype)).sum(dim=0))
+        self.variance_ = u.new_full((u.shape[1],), 1 / u.shape[1])
+
+    def update(self, u: Tensor, assigned: Tensor) -> None:
+        """Weighted means and their common variances."""
+        sums, counts = assigned.T @ u, assigned.sum(dim=0)
+        self.means_ = unit(sums)
+        spread = (u * u).sum(dim=0) - (2 * sums * self.means_ - counts[:, None] * self.means_**2).sum(dim=0)
+        self.variance_ = (spread / len(u)).clamp_min(SMALLEST)
+
+    def log_likelihood(self, u: Tensor) -> Tensor:
+        """−½ (z − μ_c)ᵀ Σ⁻¹ (z − μ_c) without the square of z."""
+        scaled = self.means_.to(u) / self.variance_.to(u)
+        return u @ scaled.T - (scaled * self.means_.to(u)).sum(dim=1) / 2
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class StatA(MixtureMethod):
+    """StatA: Gaussians that are anchored to the text, so that few classes do not pull them away.
+
+    Each class has a mean μ_c and a diagonal covariance Σ_c. A Kullback-Leibler term of weight α to the anchor
+    N(t_c, Σ₀) keeps them near the text embedding t_c where few images are assigned to the class: with counts m_c,
+
+        β_c = m_c / (m_c + α)        μ_c = β_c v_c + (1 − β_c) t_c
+        Σ_c = β_c V_c + (1 − β_c) (Σ₀ + (t_c − μ_c)²)
+
+    where v_c and V_c are the weighted mean of the class and its variance about μ_c, and
+    Σ₀ = 1/n Σ_ic ŷ_ic (z_i − t_c)².
+
+    Zanella, Fuchs, De Vleeschouwer and Ben Ayed, "Realistic Test-Time Adaptation of Vision-Language Models", CVPR 2025
+    (arXiv 2501.03729). Its text could not be had. These equations, with the anchor and Σ₀, are those of appendix B of
+    MOON (equations 22 to 24). So is m_c, the number of images whose largest assignment is c, for which the objective
+    has the sum of assignments (``soft_counts``); a note on the paper (en.papernotes.org) gives the authors' reason,
+    that it is steadier, and α = 1. Equation 23 does not scale v_c and μ_c to unit length. The authors' program (AGPL)
+    does, which was found by running it: its outputs are the reference of the tests. The scale in ŷ is the model's own.
+
+    The other options are those of :class:`MixtureMethod`.
+
+    Args:
+        anchor_strength: α, images that the anchor of a class counts as.
+        soft_counts: Count the images of a class by their assignments instead of by the largest one.
+    """
+
+    name = "stata"
+    summary = "Gaussian mixture of all test embeddings, its means and covariances anchored to the text"
+    updates = "class assignments, class means and diagonal covariances"
+
+    anchor_strength: Amount = 1.0
+    soft_counts: Flag = False
+
+    def start(self, u: Tensor, log_p: Tensor) -> None:
+        """The anchors: texts, and the variances Σ₀ of the embeddings about them."""
+        self.means_ = self.anchor_ = prototypes(self.classifier).to(u)
+        self.spread_ = _spread(u, log_p.exp().to(u.dtype), self.anchor_).sum(dim=0) / len(u)
+        self.variances_ = self.spread_.clamp_min(SMALLEST).expand_as(self.anchor_)
+
+    def update(self, u: Tensor, assigned: Tensor) -> None:
+        """Means and variances between those of the assigned images and the anchors."""
+        totals = assigned.sum(dim=0)
+        largest = torch.bincount(assigned.argmax(dim=1), minlength=len(totals)).to(u.dtype)
+        counts = totals if self.soft_counts else largest
+        beta = (counts / (counts + self.anchor_strength)).nan_to_num()[:, None]  # neither images nor anchor: 0 / 0
+        self.means_ = unit(beta * unit(assigned.T @ u) + (1 - beta) * self.anchor_)
+        own = _spread(u, assigned, self.means_) / totals.clamp_min(SMALLEST)[:, None]
+        anchored = self.spread_ + (self.anchor_ - self.means_) ** 2
+        self.variances_ = (beta * own + (1 - beta) * anchored).clamp_min(SMALLEST)
+
+    def log_likelihood(self, u: Tensor) -> Tensor:
+        """log N(z; μ_c, Σ_c) without its constant."""
+        means, precision = self.means_.to(u), 1 / self.variances_.to(u)
+        distance = (u * u) @ precision.T - 2 * u @ (means * precision).T + (means**2 * precision).sum(dim=1)
+        return (precision.log().sum(dim=1) - distance) / 2
+
+
+def _spread(u: Tensor, assigned: Tensor, means: Tensor) -> Tensor:
+    """Σ_i a_ic (z_i − μ_c)², ``(classes, d)``."""
+    return assigned.T @ (u * u) - 2 * means * (assigned.T @ u) + assigned.sum(dim=0)[:, None] * means**2

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_positive, check_whole
+from clip_tca.core.checks import Amount, Count, Positive
 from clip_tca.core.tensors import unit
 from clip_tca.methods.views import PooledViews
 
@@ -50,15 +50,9 @@ class MTA(PooledViews):
     summary = "predicts the mode of each image's crops, sought by a robust mean shift"
     updates = "nothing"
 
-    affinity_weight: float = 4.0
-    entropy_weight: float = 0.2
-    rounds: int = 5
-
-    def __post_init__(self) -> None:
-        check_number("affinity_weight", self.affinity_weight)
-        check_positive("entropy_weight", self.entropy_weight)
-        check_whole("rounds", self.rounds)
-        super().__post_init__()
+    affinity_weight: Amount = 4.0
+    entropy_weight: Positive = 0.2
+    rounds: Count = 5
 
     def pool(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The mode, and what g says of it."""

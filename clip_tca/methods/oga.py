@@ -22,11 +22,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_whole, one_of
+from clip_tca.adapters.linear import certain_rows
+from clip_tca.core.checks import Amount, Count
 from clip_tca.core.tensors import double
-from clip_tca.methods.base import EmbeddingMethod, directions, prototypes
-from clip_tca.methods.certain_images import most_certain
-from clip_tca.methods.gaussian import discriminant
+from clip_tca.methods.base import EmbeddingMethod, directions, discriminant, prototypes
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -43,15 +42,9 @@ class OGA(EmbeddingMethod):
     summary = "Gaussians of the most certain test embeddings, with zero-shot as prior"
     updates = "a cache of embeddings, class means and a covariance"
 
-    shots: int = 8
-    likelihood_power: float = 0.05
+    shots: Count = 8
+    likelihood_power: Amount = 0.05
     divide_by: Literal["cached", "capacity"] = "cached"
-
-    def __post_init__(self) -> None:
-        check_whole("shots", self.shots)
-        check_number("likelihood_power", self.likelihood_power)
-        one_of("divide_by", self.divide_by, ("cached", "capacity"))
-        super().__post_init__()
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -76,8 +69,8 @@ class OGA(EmbeddingMethod):
     def _join(self, u: Tensor, log_p: Tensor) -> None:
         labels = torch.cat([self.labels_.to(u.device), log_p.argmax(dim=1)])
         entropy = torch.cat([self.entropy_.to(u.device), -(log_p.exp() * log_p).sum(dim=1)])
-        members, before = most_certain(labels, entropy, self.shots), len(self.labels_)
-        if int(members[-1]) < before and u.device == self.cached_.device:
+        members = certain_rows(entropy, labels, labels.new_full((log_p.shape[1],), self.shots))
+        if int(members[-1]) < len(self.labels_) and u.device == self.cached_.device:
             return  # no new row is certain enough
         self.cached_ = torch.cat([self.cached_.to(u.device), double(u)])[members]
         self.labels_, self.entropy_ = labels[members], entropy[members]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.core.checks import check_flag, check_number, check_positive, check_whole
+from clip_tca.core.checks import Count, Flag, Positive, Share, check_fields
 from clip_tca.core.tensors import check_rows
 from clip_tca.methods.base import Method, Task, scaled_rows
 
@@ -46,16 +46,13 @@ class PLC(Method):
     )
 
     task: Task = field(kw_only=False)
-    lr: float = 5e-5
-    steps: int = 1
-    threshold: float = 0.9
-    continual: bool = True
+    lr: Positive = 5e-5
+    steps: Count = 1
+    threshold: Share = 0.9
+    continual: Flag = True
 
     def __post_init__(self) -> None:
-        check_positive("lr", self.lr)
-        check_whole("steps", self.steps)
-        check_number("threshold", self.threshold, 0, 1)
-        check_flag("continual", self.continual)
+        check_fields(self)
         self.classifier = self.task.classifier
         self.reset()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from clip_tca.core.checks import check_number
+from clip_tca.core.checks import Amount, Share
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ScaledMethod
 
@@ -64,16 +64,13 @@ class SAR(ScaledMethod):
     updates = "normalisation weights of the image tower below its last quarter of blocks"
     changed = "A batch is predicted after its step instead of before."
 
-    margin: float = 0.4
-    rho: float = 0.05
-    recovery: float = 0.2
+    margin: Share = 0.4
+    rho: Amount = 0.05
+    recovery: Amount = 0.2
 
     def __post_init__(self) -> None:
-        check_number("margin", self.margin, 0, 1)
-        check_number("rho", self.rho, 0)
-        check_number("recovery", self.recovery, 0)
-        self._limit = self.margin * math.log(self.task.classifier.n_classes)
         super().__post_init__()
+        self._limit = self.margin * math.log(self.task.classifier.n_classes)
 
     def reset(self) -> None:
         """Restore the original weights, with a new optimiser and no moving average."""

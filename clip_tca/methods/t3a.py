@@ -16,14 +16,16 @@ bias, and all images of a batch join before any of them is predicted.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clip_tca.adapters.linear import certain_rows
 from clip_tca.core.checks import check_whole
 from clip_tca.methods.base import EmbeddingMethod, class_rows, directions, scaled_rows
-from clip_tca.methods.certain_images import most_certain
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -43,10 +45,9 @@ class T3A(EmbeddingMethod):
     summary = "replaces class weights by the mean of the most certain test embeddings"
     updates = "class weights"
 
-    filter_k: int | None = 100
+    filter_k: Annotated[int | None, partial(check_whole, also=None)] = 100
 
     def __post_init__(self) -> None:
-        check_whole("filter_k", self.filter_k, also=None)
         self.scale = scaled_rows(self.task.classifier)[1]
         super().__post_init__()
 
@@ -75,7 +76,7 @@ class T3A(EmbeddingMethod):
         before = len(self.labels_)
         members = torch.arange(len(labels), device=z.device)
         if self.filter_k is not None:
-            members = most_certain(labels, entropy, self.filter_k)
+            members = certain_rows(entropy, labels, labels.new_full((self.classifier.n_classes,), self.filter_k))
             if int(members[-1]) < before and z.device == self.supports_.device:
                 return  # no new row is certain enough: the usual case once the sets are full
         self.supports_ = torch.cat([self.supports_.to(z.device), directions(self.classifier, z)])[members]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.checks import Amount, Natural
 from clip_tca.methods.base import EmbeddingMethod, directions
 from clip_tca.methods.certain_images import Cache
 
@@ -51,29 +51,23 @@ class TDA(EmbeddingMethod):
     summary = "corrects the logits by caches of certain and of doubtful test embeddings"
     updates = "two caches of embeddings"
 
-    positive_shots: int = 3
-    positive_alpha: float = 2.0
-    positive_beta: float = 5.0
-    negative_shots: int = 2
-    negative_alpha: float = 0.117
-    negative_beta: float = 1.0
-    entropy_low: float = 0.2
-    entropy_high: float = 0.5
-    mask_low: float = 0.03
-    mask_high: float = 1.0
+    positive_shots: Natural = 3
+    positive_alpha: Amount = 2.0
+    positive_beta: Amount = 5.0
+    negative_shots: Natural = 2
+    negative_alpha: Amount = 0.117
+    negative_beta: Amount = 1.0
+    entropy_low: Amount = 0.2
+    entropy_high: Amount = 0.5
+    mask_low: Amount = 0.03
+    mask_high: Amount = 1.0
 
     def __post_init__(self) -> None:
-        for kind in ("positive", "negative"):
-            check_whole(f"{kind}_shots", getattr(self, f"{kind}_shots"), 0)
-        for name in ("positive_alpha", "positive_beta", "negative_alpha", "negative_beta"):
-            check_number(name, getattr(self, name))
+        super().__post_init__()
         for name in ("entropy", "mask"):
             low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
-            check_number(f"{name}_low", low)
-            check_number(f"{name}_high", high)
             if low >= high:
                 raise ValueError(f"{name}_low, {name}_high: {low!r}, {high!r}; the first must be below the second")
-        super().__post_init__()
 
     def reset(self) -> None:
         """Empty both caches."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.checks import Amount, Count, Natural, Share
 from clip_tca.methods.tower import ContinualMethod
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -47,20 +47,14 @@ class TEA(ContinualMethod):
         "original's are not."
     )
 
-    langevin_steps: int = 20
-    langevin_lr: float = 0.1
-    langevin_std: float = 0.01
-    buffer: int = 10_000
-    restart: float = 0.05
-    seed: int = 0
+    langevin_steps: Natural = 20
+    langevin_lr: Amount = 0.1
+    langevin_std: Amount = 0.01
+    buffer: Count = 10_000
+    restart: Share = 0.05
+    seed: Natural = 0
 
     def __post_init__(self) -> None:
-        check_whole("langevin_steps", self.langevin_steps, 0)
-        check_number("langevin_lr", self.langevin_lr, 0)
-        check_number("langevin_std", self.langevin_std, 0)
-        check_whole("buffer", self.buffer)
-        check_number("restart", self.restart, 0, 1)
-        check_whole("seed", self.seed, 0)
         config = getattr(self.task.model.visual, "preprocess_cfg", None) or {}
         self._normalisation = config.get("mean", MEAN), config.get("std", STD)
         super().__post_init__()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from clip_tca.core.checks import Count, Positive
 from clip_tca.methods.tower import TowerMethod
 
 
@@ -32,8 +33,8 @@ class Tent(TowerMethod):
     summary = "lowers the entropy of the predictions of a batch"
     changed = "As in CLIPArTT's code: LayerNorm too, 10 steps, and a batch is predicted after its last step."
 
-    lr: float = 1e-3
-    steps: int = 10
+    lr: Positive = 1e-3
+    steps: Count = 10
 
     def adapt(self, batch: Tensor) -> None:
         """``steps`` steps on the mean entropy."""

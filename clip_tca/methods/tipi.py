@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.checks import Amount, Natural, Positive
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ScaledMethod
 
@@ -39,16 +39,10 @@ class TIPI(ScaledMethod):
         "the statistics of their batch instead of running ones."
     )
 
-    lr: float = 2.5e-4
-    epsilon: float = 2 / 255
-    entropy_weight: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_number("epsilon", self.epsilon, 0)
-        check_number("entropy_weight", self.entropy_weight, 0)
-        check_whole("seed", self.seed, 0)
-        super().__post_init__()
+    lr: Positive = 2.5e-4
+    epsilon: Amount = 2 / 255
+    entropy_weight: Amount = 1.0
+    seed: Natural = 0
 
     def reset(self) -> None:
         """Restore the original weights, with a new optimiser and the generator at its seed."""

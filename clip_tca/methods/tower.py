@@ -13,14 +13,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from clip_tca.core.checks import check_flag, check_positive, check_whole
+from clip_tca.core.checks import Count, Flag, Positive, check_fields, check_whole
 from clip_tca.methods.base import Method, Task, UnsuitableModelError, scaled_rows
 from clip_tca.methods.registry import Nature
 
@@ -67,17 +68,14 @@ class TowerMethod(Method):
     ensemble: ClassVar[bool] = False
 
     task: Task = field(kw_only=False)
-    lr: float
-    steps: int
-    continual: bool = False
-    micro_batch: int | None = None
+    lr: Positive
+    steps: Count
+    continual: Flag = False
+    micro_batch: Annotated[int | None, partial(check_whole, also=None)] = None
 
     def __post_init__(self) -> None:
         """Check the options and take over the model's normalisation weights."""
-        check_positive("lr", self.lr)
-        check_whole("steps", self.steps)
-        check_whole("micro_batch", self.micro_batch, also=None)
-        check_flag("continual", self.continual)
+        check_fields(self)
         task = self.task
         self.parameters = norm_parameters(task.model.visual)
         self._batch_norms = [module for module in task.model.visual.modules() if isinstance(module, BatchNorm)]
@@ -213,9 +211,9 @@ class ContinualMethod(TowerMethod):
     nature = "online"
     ensemble = True
 
-    lr: float = 1e-3
-    steps: int = 1
-    continual: bool = True
+    lr: Positive = 1e-3
+    steps: Count = 1
+    continual: Flag = True
 
 
 class ScaledMethod(ContinualMethod):

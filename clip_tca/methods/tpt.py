@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clip_tca.core.checks import check_positive, check_whole
+from clip_tca.core.checks import Natural, Part, Positive
 from clip_tca.core.tensors import compute_dtype, unit
 from clip_tca.methods.base import required_prompts
 from clip_tca.methods.views import ViewMethod, check_views, most_certain_first
@@ -49,14 +49,11 @@ class TPT(ViewMethod):
     updates = "4 context tokens of the prompt"
     backpropagation = True
 
-    lr: float = 5e-3
-    steps: int = 1
-    keep: float = 0.1
+    lr: Positive = 5e-3
+    steps: Natural = 1
+    keep: Part = 0.1
 
     def __post_init__(self) -> None:
-        check_positive("lr", self.lr)
-        check_whole("steps", self.steps, 0)
-        check_positive("keep", self.keep, 1)
         prompts = required_prompts(self.task, self.name)
         super().__post_init__()
         self.scale = prompts.scale

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.core.checks import check_flag, check_whole, one_of
+from clip_tca.adapters.linear import certain_rows
+from clip_tca.core.checks import Count, Flag
 from clip_tca.methods.base import class_rows, directions
-from clip_tca.methods.certain_images import most_certain
 from clip_tca.methods.tent import entropy
 from clip_tca.methods.tower import ContinualMethod
 
@@ -47,15 +47,9 @@ class TSD(ContinualMethod):
         "changes all by default), and a batch is predicted after its step instead of before."
     )
 
-    entries: int = 100
+    entries: Count = 100
     similarity: Similarity = "cosine"
-    consistent: bool = True
-
-    def __post_init__(self) -> None:
-        check_whole("entries", self.entries)
-        check_flag("consistent", self.consistent)
-        one_of("similarity", self.similarity, get_args(Similarity))
-        super().__post_init__()
+    consistent: Flag = True
 
     def reset(self) -> None:
         """Restore the original weights, with a new optimiser and a memory of the class weights alone."""
@@ -92,7 +86,7 @@ class TSD(ContinualMethod):
         unit_z = directions(self.task.classifier, z)
         memory, labels = torch.cat([self.memory, unit_z]), torch.cat([self.labels, logits.argmax(dim=1)])
         uncertainty = torch.cat([self.uncertainty, entropy(logits)])
-        chosen = most_certain(labels, uncertainty, self.entries)
+        chosen = certain_rows(uncertainty, labels, labels.new_full((logits.shape[1],), self.entries))
         self.memory, self.labels, self.uncertainty = memory[chosen], labels[chosen], uncertainty[chosen]
 
     def prototypes(self) -> Tensor:

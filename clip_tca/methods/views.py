@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from clip_tca.core.checks import check_whole
+from clip_tca.core.checks import Count, Natural, check_fields
 from clip_tca.methods.base import Method, Task
 
 
@@ -31,13 +31,12 @@ class ViewMethod(Method):
     nature = "batch"
 
     task: Task = field(kw_only=False)
-    views: int = 64
-    seed: int = 0
+    views: Count = 64
+    seed: Natural = 0
 
     def __post_init__(self) -> None:
         """Check the options, and freeze the model."""
-        check_whole("views", self.views)
-        check_whole("seed", self.seed, 0)
+        check_fields(self)
         self.task.model.eval().requires_grad_(False)
 
     def reset(self) -> None:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clip_tca.core.checks import check_whole
+from clip_tca.core.checks import Count, Positive
 from clip_tca.methods.base import required_prompts
 from clip_tca.methods.clipartt import agreement
 from clip_tca.methods.tower import TowerMethod
@@ -47,12 +47,11 @@ class WattS(TowerMethod):
     ensemble = True
     parallel: ClassVar[bool] = False
 
-    lr: float = 1e-4
-    steps: int = 2
-    repetitions: int = 5
+    lr: Positive = 1e-4
+    steps: Count = 2
+    repetitions: Count = 5
 
     def __post_init__(self) -> None:
-        check_whole("repetitions", self.repetitions)
         text = required_prompts(self.task, self.name).embeddings
         super().__post_init__()
         with torch.inference_mode(False):
@@ -86,4 +85,4 @@ class WattP(WattS):
     summary = "adapts for each template in parallel and averages the weights"
     parallel = True
 
-    repetitions: int = 50
+    repetitions: Count = 50

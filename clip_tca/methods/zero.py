@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_positive
+from clip_tca.core.checks import Part
 from clip_tca.methods.views import PooledViews, most_certain_first
 
 
@@ -38,11 +38,7 @@ class Zero(PooledViews):
     summary = "the most certain crops of each image vote for its class"
     updates = "nothing"
 
-    keep: float = 0.3
-
-    def __post_init__(self) -> None:
-        check_positive("keep", self.keep, 1)
-        super().__post_init__()
+    keep: Part = 0.3
 
     def pool(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The embedding of the image itself, and the logarithms of the shares of votes."""

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from clip_tca.core.checks import check_number, check_whole
+from clip_tca.core.checks import Amount, Count, check_number
 from clip_tca.methods.base import TransductiveMethod, directions, prototypes
 from clip_tca.methods.neighbours import Graph, nearest
 
@@ -46,15 +48,9 @@ class ZLaP(TransductiveMethod):
     summary = "labels propagate from the texts over a graph of texts and test images"
     updates = "class scores of a graph"
 
-    graph_k: int = 5
-    text_power: float = 5.0
-    propagation: float = 0.3
-
-    def __post_init__(self) -> None:
-        check_whole("graph_k", self.graph_k)
-        check_number("text_power", self.text_power)
-        check_number("propagation", self.propagation, 0, 0.99)
-        super().__post_init__()
+    graph_k: Count = 5
+    text_power: Amount = 5.0
+    propagation: Annotated[float, partial(check_number, high=0.99)] = 0.3
 
     def solve(self, z: Tensor) -> Tensor:
         """Logarithm of the propagated scores."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from clip_tca.core.files import atomic, write_text
 from clip_tca.core.remote import Location
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
 SUFFIXES = (".csv", ".parquet", ".json")
 """How a table may be written."""

@@ -72,12 +72,12 @@ def panels(figure: Figure, titles: Sequence[str], height: float = 3.1, columns: 
     return axes[: len(titles)]
 
 
-def legend_below(figure: Figure, axes: Sequence[Axes], columns: int = 4) -> None:
+def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below the figure, with every name once."""
     entries = {name: handle for panel in axes for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)}
     if entries:
         names = [name.replace("_", " ") for name in entries]
-        figure.legend(entries.values(), names, loc="outside lower center", ncols=min(columns, len(names)))
+        figure.legend(entries.values(), names, loc="outside lower center", ncols=min(4, len(names)))
 
 
 def lines(figure: Figure, shown: Sequence[Panel], name: str, columns: int = 3, log: bool = False) -> None:

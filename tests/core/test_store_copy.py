@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 
 from clip_tca.cli import main
-from clip_tca.core.files import write_text
+from clip_tca.core.files import STAMPS, copied, write_text
 from clip_tca.core.remote import RemotePath, locate
-from clip_tca.core.store_copy import STAMPS, copied
 from clip_tca.encoding.base import make_encoder
 
 

@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from clip_tca.adapters.linear import certain_rows
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.methods import adanpc
 from clip_tca.methods.base import Task
-from clip_tca.methods.certain_images import Cache, most_certain
+from clip_tca.methods.certain_images import Cache
 from clip_tca.methods.gmm import GMM
 from clip_tca.methods.registry import base_method
 from clip_tca.methods.tda import ROWS_AT_ONCE
@@ -380,8 +381,8 @@ def test_t3a_s_sets_hold_the_most_certain_of_each_class() -> None:
 
 def test_of_equal_rows_the_first_come_stay() -> None:
     labels, entropy = torch.tensor([1, 0, 1, 1, 0]), torch.tensor([0.5, 0.1, 0.5, 0.5, 0.0])
-    assert most_certain(labels, entropy, 2).tolist() == [0, 1, 2, 4]
-    assert most_certain(labels, entropy, 1).tolist() == [0, 4]
+    assert certain_rows(entropy, labels, torch.tensor([2, 2])).tolist() == [0, 1, 2, 4]
+    assert certain_rows(entropy, labels, torch.tensor([1, 1])).tolist() == [0, 4]
 
 
 def test_only_confident_images_join_adanpc_s_memory() -> None:

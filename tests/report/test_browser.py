@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from clip_tca.report.page import page
-from clip_tca.report.records import Run, Sources, Study
+from clip_tca.report.page import Run, Sources, Study, page
 from tests.records import hostile
 
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -14,8 +14,7 @@ import pytest
 
 from clip_tca.cli import main
 from clip_tca.core.checks import visible
-from clip_tca.report.page import limits, page, pooled
-from clip_tca.report.records import Run, Sources, Study, read
+from clip_tca.report.page import Run, Sources, Study, limits, page, pooled, read
 from clip_tca.report.templating import signed
 from clip_tca.results.table import accuracy_table
 from tests.records import HOSTILE, ORACLE, honest, hostile, scored

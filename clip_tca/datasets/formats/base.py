@@ -67,11 +67,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Result:
-    """The output for a block: arrays by kind, columns to carry along, and zero-shot's labels if they are scored."""
+    """The output for a block: arrays by kind, and columns to carry along."""
 
     arrays: dict[Kind, np.ndarray]
     others: pa.Table | None = None
-    before: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.arrays.values())))
