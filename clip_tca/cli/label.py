@@ -247,4 +247,6 @@ def trust_lines(found: Labelling, change: Change | None = None, asked: str = "")
         lines = closing_lines(found.method, findings, ASK, "labels")
         return [*lines[:-1], asked] if asked else lines
     findings = {"": Finding(change.changed, change.pictures, change.says)}
-    return closing_lines(found.method, findings, "--ask with more pictures narrows the interval", "labels")
+    more = change.answered + change.unknown < change.changed
+    ask = "--ask with more pictures narrows the interval" if more else "you answered about every changed picture"
+    return closing_lines(found.method, findings, ask, "labels")
