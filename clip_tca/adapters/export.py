@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from clip_tca.classifier import LinearClassifier
+from clip_tca.core.checks import install
 from clip_tca.core.files import atomic, write_tensors
 from clip_tca.core.remote import Location
 
@@ -41,7 +42,7 @@ def onnx_model(head: LinearClassifier) -> Any:
     try:
         from onnx import TensorProto, checker, helper, numpy_helper
     except ImportError:
-        raise ValueError('onnx is not installed; pip install "clip-tca[onnx]"') from None
+        raise ValueError(f"onnx is not installed; {install('onnx')}") from None
     classes, dim = head.weight.shape
     constants: dict[str, np.ndarray] = {
         "weight": head.weight.cpu().numpy().astype(np.float32),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.adapters.registry import DEFAULT
-from clip_tca.core.checks import counted
+from clip_tca.core.checks import counted, install
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +80,7 @@ def gradio() -> Any:
     try:
         import gradio as gr
     except ImportError:
-        raise ValueError("app: the package gradio is missing; pip install 'clip-tca[app]'") from None
+        raise ValueError(f"app: the package gradio is missing; {install('app')}") from None
     return gr
 
 

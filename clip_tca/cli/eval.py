@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import visible
 from clip_tca.core.folders import resource
-from clip_tca.core.progress import Progress
+from clip_tca.core.progress import Progress, announce
 from clip_tca.core.remote import Location, locate
 from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, GROUPS, METHODS
 from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
         for each in runs[len(records) :]:
             chosen = {name: getattr(each, name) for name in PASSED_ON}
             methods, given = each.method or DEFAULT_METHODS, shared.method_options(each)
-            chosen |= {"on_domain": None if each.quiet or not sys.stderr.isatty() else show}
+            chosen |= {"on_domain": None if each.quiet else show}
             records.append(evaluate(each.dataset, methods=methods, options=given, **chosen, **shared.inputs(each)))
             if unfinished:
                 write_text(unfinished, json.dumps({"lines": lines, "records": records}))
@@ -158,10 +158,8 @@ def run(options: argparse.Namespace) -> int:
 
 def show(domain: str, accuracy: dict[str, float]) -> None:
     """Print the accuracies on a domain on stderr, above a bar."""
-    from tqdm import tqdm
-
     found = ", ".join(f"{method} {value:.2f}" for method, value in accuracy.items())
-    tqdm.write(visible(f"{domain}: {found}"), file=sys.stderr)
+    announce(visible(f"{domain}: {found}"))
 
 
 def finished(path: Location | None, lines: list[list[str]]) -> list[EvaluationRecord]:

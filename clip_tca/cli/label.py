@@ -92,7 +92,9 @@ def run(options: argparse.Namespace) -> int:
 
         change = estimate_change(found.table, read_answers(options.answers))
     written = write(options, found)  # after the answers: wrong ones are noticed before anything is written
-    print("\n".join([*summary(found), *written, *trust_lines(found, change)]))
+    estimate = [] if change is None else [estimate_line(change), ""]
+    asked = next_step(options) if options.ask is not None and found.table["changed"].any() else ""
+    print("\n".join([*estimate, *summary(found), *written, *trust_lines(found, change, asked)]))
     return 0
 
 
@@ -148,7 +150,9 @@ def write(options: argparse.Namespace, found: Labelling) -> list[str]:
         count = sort_into(Path(options.sort_into), names, pictures, labels, options.copy)
         lines.append(f"sorted: {counted(count, 'picture')} into {options.sort_into}, with the list {UNDO}")
         lines.append(f"  to undo it: clip-tca label --undo {options.sort_into}")
-    return lines or ["Nothing was written. To keep the labels, add -o labels.csv"]
+    if not lines and options.answers is None:
+        lines.append("Nothing was written. To keep the labels, add -o labels.csv")
+    return lines
 
 
 def ask_file(options: argparse.Namespace) -> str:
@@ -165,9 +169,14 @@ def write_questions(options: argparse.Namespace, found: Labelling) -> str:
         return "Nothing to ask: no label changed."
     text, asked = ask_page(found, options.ask, "answers.csv")
     write_text(locate(ask_file(options)), text)
-    about = f"written: {ask_file(options)} asks about {asked} of the changed pictures; open it in a browser, save"
+    return f"written: {ask_file(options)} asks about {asked} of the changed pictures"
+
+
+def next_step(options: argparse.Namespace) -> str:
+    """What to do with the page of ``--ask``."""
     again = " --overwrite" if options.output or options.html else ""  # they have been written by then
-    return f"{about} answers.csv, then run the same command with --answers answers.csv{again} instead of --ask"
+    answer = f"open {ask_file(options)} in a browser, answer, and save answers.csv"
+    return f"What next: {answer}; then run the same command with --answers answers.csv{again} instead of --ask."
 
 
 def take_back(folder: Path) -> int:
@@ -216,8 +225,14 @@ def class_lines(found: Labelling) -> list[str]:
     return lines + [f"and {len(rows) - len(shown)} classes that changed less"] * (len(rows) > len(shown))
 
 
-def trust_lines(found: Labelling, change: Change | None = None) -> list[str]:
-    """How many labels changed, the verdict, of a person's answers if there are some, and what to do next."""
+def estimate_line(change: Change) -> str:
+    """What the answers say."""
+    left_out = f', and {change.unknown} "can\'t tell"' if change.unknown else ""
+    return f"By {counted(change.answered, 'answer')}{left_out}, accuracy changed by {change}."
+
+
+def trust_lines(found: Labelling, change: Change | None = None, asked: str = "") -> list[str]:
+    """How many labels changed, the verdict, by the answers if there are some, and what to do next, or ``asked``."""
     from clip_tca.explanation import Finding, closing_lines
 
     if found.method == "zero-shot":
@@ -226,8 +241,9 @@ def trust_lines(found: Labelling, change: Change | None = None) -> list[str]:
     parts = found.table["changed"].groupby(places, sort=False)
     findings = {name: Finding(part.sum(), len(part), found.trust.get(name)) for name, part in parts}
     if change is None:
-        return closing_lines(found.method, findings, ASK, "labels")
+        lines = closing_lines(found.method, findings, ASK, "labels")
+        return [*lines[:-1], asked] if asked else lines
     findings = {"": Finding(change.changed, change.pictures, change.says)}
-    left_out = f", {change.unknown} could not be told" if change.unknown else ""
-    answered = f"By {counted(change.answered, 'answer')}{left_out}, accuracy changed by {change}."
-    return [answered, *closing_lines(found.method, findings, "--ask with more pictures narrows the interval", "labels")]
+    more = change.answered + change.unknown < change.changed
+    ask = "--ask with more pictures narrows the interval" if more else "you answered about every changed picture"
+    return closing_lines(found.method, findings, ask, "labels")

@@ -39,6 +39,11 @@ def not_among(value: Any, allowed: Sequence[str], listed: Sequence[str] = ()) ->
     return f"{value!r}{hint}; allowed are {', '.join(listed or allowed)}"
 
 
+def install(extra: str) -> str:
+    """How to install an extra of this package, for messages about a package that is missing."""
+    return f'run pip install ".[{extra}]" in a checkout of clip-tca'
+
+
 def check_flag(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a bool: any other value would count as true."""
     _require(isinstance(value, bool), name, value, "true and false")

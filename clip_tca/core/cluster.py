@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from clip_tca.core.checks import one_line
+from clip_tca.core.checks import install, one_line
 
 
 @contextmanager
@@ -25,7 +25,7 @@ def connect(address: str | None = None) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise ValueError('ray: the package is missing; pip install "clip-tca[ray]"') from None
+        raise ValueError(f"ray: the package is missing; {install('ray')}") from None
     if ray.is_initialized():
         yield ray
         return

@@ -53,6 +53,14 @@ class Progress:
         self._bar.close()
 
 
+def announce(line: str, shown: bool = True) -> None:
+    """Print a line on stderr, above a bar, if that is a terminal."""
+    if shown and sys.stderr.isatty():
+        from tqdm import tqdm
+
+        tqdm.write(line, file=sys.stderr)
+
+
 def tracked(items: Iterable[Item], total: int, title: str, unit: str, shown: bool = True) -> Iterator[Item]:
     """The ``items``, counted as they are finished."""
     with Progress(total, title, unit, shown) as progress:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import IO, Any
 
-from clip_tca.core.checks import one_line
+from clip_tca.core.checks import install, one_line
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:(//|:)", re.IGNORECASE)
 
@@ -188,7 +188,7 @@ def locate(address: str | Location) -> Location:
         fs, key = fsspec.core.url_to_fs(address, use_listings_cache=False)
     except ImportError as error:
         extra = EXTRAS.get(protocol)
-        remedy = f"pip install 'clip-tca[{extra}]'" if extra else one_line(error)
+        remedy = install(extra) if extra else one_line(error)
         raise ValueError(f"{address}: a package for {protocol}:// is missing; {remedy}") from None
     except Exception as error:
         raise ValueError(

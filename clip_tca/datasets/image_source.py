@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clip_tca.core.checks import not_among
 from clip_tca.core.files import copied
 from clip_tca.core.folders import data_root
 from clip_tca.core.hub_access import told_offline
@@ -67,8 +68,8 @@ class ImageSource:
     def check(self) -> None:
         """Raise ValueError for options that contradict each other, before anything is read or downloaded."""
         if self.dataset not in NAMES:
-            allowed = ", ".join((*NAMES, "synthetic"))
-            raise ValueError(f"dataset: {self.dataset!r}; allowed are {allowed} and FILE.safetensors")
+            names = [*NAMES, "synthetic"]
+            raise ValueError(f"dataset: {not_among(self.dataset, names, [*names, 'FILE.safetensors'])}")
         if self.corrupt is not None:
             Corruption.parse(self.corrupt)
         if self.data_dir is not None and self.hub_id is not None:

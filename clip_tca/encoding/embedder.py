@@ -12,11 +12,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from clip_tca.core.progress import Progress
+from clip_tca.core.checks import counted
+from clip_tca.core.progress import Progress, announce
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import content, fault, mark
@@ -164,16 +166,23 @@ class Embedder:
         found = self.store.get(key for own in keys.values() for key in own) if self.store else {}
         self._check(data, keys, found)
         z: dict[str, Tensor] = {}
-        for name, domain in data.domains.items():
-            self._encode(domain, keys[name], found, f"{data.name}/{name}")
-            keep = [i for i, key in enumerate(keys[name]) if key in found]
-            if not keep:
-                raise ValueError(f"{data.name}/{name}: none of its images can be read")
-            if len(keep) < len(domain):
-                data.domains[name] = domain.subset(keep)
-            z[name] = _joined(found, [keys[name][i] for i in keep])
-            if self.finished is not None:
-                self.finished(name, z[name])
+        missing = len({key for own in keys.values() for key in own} - found.keys())
+        if missing:
+            where = "Ray" if self.pool else self.encoder.device
+            kept = "; the embeddings are kept, so later runs skip this" if self.store else ""
+            about = f"encoding {counted(missing, 'picture', ',')} with {self.encoder.identity.model} on {where}{kept}"
+            announce(about, self.progress)
+        with Progress(missing, "encoding", "image", self.progress) as bar:
+            for name, domain in data.domains.items():
+                self._encode(domain, keys[name], found, f"{data.name}/{name}", bar)
+                keep = [i for i, key in enumerate(keys[name]) if key in found]
+                if not keep:
+                    raise ValueError(f"{data.name}/{name}: none of its images can be read")
+                if len(keep) < len(domain):
+                    data.domains[name] = domain.subset(keep)
+                z[name] = _joined(found, [keys[name][i] for i in keep])
+                if self.finished is not None:
+                    self.finished(name, z[name])
         return z
 
     def _keys(self, domain: Domain) -> list[str]:
@@ -217,7 +226,7 @@ class Embedder:
         for line in bad:
             log.warning("left out: %s", line)
 
-    def _encode(self, domain: Domain, keys: list[str], found: dict[str, bytes], title: str) -> None:
+    def _encode(self, domain: Domain, keys: list[str], found: dict[str, bytes], title: str, bar: Any) -> None:
         """Encode what is not ``found``, once for each content, and add it; images that can't be read are not added."""
         if all(key in found for key in keys):
             return
@@ -227,17 +236,18 @@ class Embedder:
         with self.store.lock(digest(keys), title) if self.store else nullcontext(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # for all threads: what Pillow warns of (see _opened in pictures.py)
             if self.store:  # another run may have encoded them while this one waited
-                found.update(self.store.get(key for key in places if key not in found))
+                others = self.store.get(key for key in places if key not in found)
+                found.update(others)
+                bar.update(len(others))
             missing = [own[0] for key, own in places.items() if key not in found]
-            with Progress(len(missing), title, "image", self.progress) as bar:
-                for indices, z, reasons in self._batches(domain, missing):
-                    again = [(i, reason) for first, reason in reasons.items() for i in places[keys[first]]]
-                    self._leave_out([f"{title}/{domain.names[i]}: {reason}" for i, reason in again])
-                    good = [row for row, i in enumerate(indices) if i not in reasons]
-                    self._check_unchanged(domain, {indices[row]: keys[indices[row]] for row in good}, title)
-                    self._keep(found, [keys[indices[row]] for row in good], z[good])
-                    self.encoded += len(indices)
-                    bar.update(len(indices))
+            for indices, z, reasons in self._batches(domain, missing):
+                again = [(i, reason) for first, reason in reasons.items() for i in places[keys[first]]]
+                self._leave_out([f"{title}/{domain.names[i]}: {reason}" for i, reason in again])
+                good = [row for row, i in enumerate(indices) if i not in reasons]
+                self._check_unchanged(domain, {indices[row]: keys[indices[row]] for row in good}, title)
+                self._keep(found, [keys[indices[row]] for row in good], z[good])
+                self.encoded += len(indices)
+                bar.update(len(indices))
 
     def _batches(self, domain: Domain, missing: list[int]) -> Iterator[Encoded]:
         if not missing:

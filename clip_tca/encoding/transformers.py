@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from clip_tca.core.checks import one_line
+from clip_tca.core.checks import install, one_line
 from clip_tca.core.conversion import pooled
 from clip_tca.core.hub_access import hub_reachable
 from clip_tca.core.text_towers import bias_of, scale_of, tokens
@@ -81,7 +81,7 @@ class TransformersEncoder(Encoder):
             import transformers
         except ImportError:
             raise ValueError(
-                f'model: {self.name} needs transformers, which is not installed; pip install "clip-tca[transformers]"'
+                f"model: {self.name} needs transformers, which is not installed; {install('transformers')}"
             ) from None
         try:
             with _no_progress_bar(transformers.utils.logging):

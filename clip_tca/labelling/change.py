@@ -34,16 +34,16 @@ NORMAL = 1.959964
 
 @dataclass(frozen=True)
 class Change:
-    """The change in accuracy, in points (percent of all pictures), with its 95 % interval.
+    """Estimated change in accuracy, in percentage points, with a 95 % confidence interval.
 
     Attributes:
-        points: The estimate; positive where adaptation gained.
+        points: The estimate. Positive if adaptation improved accuracy.
         low: Lower end of the interval.
-        high: Upper end.
-        answered: Answers that it is made of.
-        unknown: Answers "can't tell", which are left out.
-        changed: Pictures whose label changed.
-        pictures: All of them.
+        high: Upper end of the interval.
+        answered: Number of answers used.
+        unknown: Number of answers "can't tell", which are left out.
+        changed: Number of pictures whose label changed.
+        pictures: Number of all pictures.
     """
 
     points: float
@@ -66,12 +66,15 @@ class Change:
 
 
 def sample_changed(table: pd.DataFrame, count: int = 40, seed: int = 0) -> pd.DataFrame:
-    """``count`` rows of the pictures whose label changed, drawn at random; all of them, if there are fewer.
+    """Draw a random sample of the pictures whose label changed, to be checked by a person.
 
     Args:
-        table: As :func:`clip_tca.label` returns it.
-        count: Pictures to ask about.
-        seed: Of the draw: the same table and seed give the same pictures.
+        table: The table returned by :func:`clip_tca.label`.
+        count: Number of pictures to draw. If fewer changed, all of them are returned.
+        seed: Seed of the random draw. The same table and seed give the same pictures.
+
+    Returns:
+        The drawn rows of ``table``.
     """
     check_whole("count", count)
     changed = table[table["changed"]]
@@ -79,15 +82,19 @@ def sample_changed(table: pd.DataFrame, count: int = 40, seed: int = 0) -> pd.Da
 
 
 def estimate_change(table: pd.DataFrame, answers: pd.DataFrame | Mapping[str, str]) -> Change:
-    """The change in accuracy by what a person says of pictures that :func:`sample_changed` drew.
+    """Estimate how adaptation changed the accuracy, from a person's answers about some pictures.
 
     Args:
-        table: As :func:`clip_tca.label` returns it; the same as was sampled.
-        answers: By file, or in columns ``file`` and ``answer``: ``before``, ``after``, ``another``, ``can't tell``, or
-            the name of the class that the picture shows. Empty ones are left out.
+        table: The table returned by :func:`clip_tca.label` that was passed to :func:`sample_changed`.
+        answers: Answers about pictures drawn by :func:`sample_changed`: a dictionary from file to answer, or a table
+            with the columns ``file`` and ``answer``. An answer is ``before`` or ``after`` (the label that is right),
+            ``another`` (neither is), ``can't tell``, or the name of the true class. Empty answers are ignored.
+
+    Returns:
+        The estimated change in accuracy with its 95 % confidence interval. It can be printed.
 
     Raises:
-        ValueError: If they are about other pictures, or if there is none.
+        ValueError: If an answer is about a picture whose label did not change, or if no answer can be used.
     """
     import pandas as pd
 

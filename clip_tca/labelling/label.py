@@ -193,24 +193,30 @@ def _predicted(spec: MethodSpec, runs: BaseRuns, domain: str, images: int) -> tu
 
 
 def label(pictures: Any, classes: str | Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
-    """Label pictures that have no labels, as ``clip-tca label`` does.
+    """Label pictures with CLIP and adapt the labels to these pictures, like ``clip-tca label``.
 
     Args:
-        pictures: A folder, a file, a glob pattern, an archive, a Parquet file, an address in a store, a PIL image, an
-            8-bit array, or a list of these; ``"demo"`` for the bundled pictures; None with ``hub_id=``.
-        classes: What the pictures may show: a list, ``"dog, cat, horse"``, or a file with one class a line.
-        options: ``model`` (as ``--model`` takes it), ``pretrained``, ``device``, ``precision``, ``prompts``,
-            ``skip_bad``, ``cache``, ``workers``, ``hub_id``, ``revision``, ``image_column`` and ``domain_column``, as
-            in :class:`clip_tca.evaluation.inputs.Inputs`; ``method`` (default ``conditional-tca``) and ``options``, a
-            dictionary of its options, such as ``{"shares": {"dog": 0.9, "cat": 0.1}}``; ``by_domain``: subfolders are
-            domains, each adapted to by itself; ``top`` K for the K most probable classes; ``review_below`` P to leave
-            pictures without a label so that at most the share P of the others is expected to be wrong.
+        pictures: A folder, file, glob pattern, archive, Parquet file, URL of an object store, PIL image or 8-bit
+            array, or a list of these. ``"demo"`` stands for the bundled pictures. Use None together with ``hub_id``.
+        classes: Names of the classes: a list, a string such as ``"dog, cat, horse"``, or a file with one class per
+            line. Optional for ``"demo"``.
+        options: Keyword arguments:
+
+            * ``model``, ``pretrained``, ``device``, ``precision``, ``prompts``, ``skip_bad``, ``cache``, ``workers``,
+              ``hub_id``, ``revision``, ``image_column`` and ``domain_column``: the same as the options of the command.
+            * ``method``: name of the method, by default ``"conditional-tca"``.
+            * ``options``: dictionary of options of the method, such as ``{"shares": {"dog": 0.9, "cat": 0.1}}``.
+            * ``by_domain``: if True, each subfolder is a domain and is adapted separately.
+            * ``top``: number of most probable classes to return for each picture.
+            * ``review_below``: largest expected share of wrong labels, such as 0.05. Pictures that are too uncertain
+              get no label.
 
     Returns:
-        A row for each picture, in columns ``file``, ``label``, ``confidence``, ``zero_shot``,
-        ``zero_shot_confidence``, ``changed`` and ``runner_up``. With ``by_domain`` there is ``domain``; with ``top``
-        ``label_1``, ``confidence_1`` and so on; with ``review_below`` ``review``, and ``proposal``, the label it would
-        have. ``table.attrs["verdict"]`` says by domain what can be said of it without labels.
+        A DataFrame with one row per picture and the columns ``file``, ``label``, ``confidence``, ``zero_shot``,
+        ``zero_shot_confidence``, ``changed`` and ``runner_up``. ``by_domain`` adds ``domain``. ``top`` adds
+        ``label_1``, ``confidence_1`` and so on. ``review_below`` adds ``review`` (True for a picture without a label)
+        and ``proposal`` (the label it would get). ``table.attrs["verdict"]`` is a dictionary with the verdict on each
+        domain, which is found without labels.
     """
     found = run_labelling(pictures, classes, **options)
     found.table.attrs["verdict"] = dict(found.trust)
@@ -227,16 +233,22 @@ def encode(
     cache: bool = True,
     workers: int | None = None,
 ) -> np.ndarray:
-    """Embeddings ``(n, d)`` of pictures, in float32, as the model gives them (not scaled to unit length).
+    """Compute the image embeddings of pictures.
 
     Args:
-        pictures: As in :func:`label`; rows are in the order of ``label(…)["file"]``.
-        model: As ``--model`` takes it; None is CLIP ViT-B/16 with OpenAI's weights.
-        pretrained: Tag or file of its weights; None is the library's default.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
-        cache: Read and write the embedding store.
-        workers: Processes that decode pictures, threads on a CPU; None chooses.
+        pictures: The same as in :func:`label`.
+        model: Name of the model, as in ``--model``. The default is CLIP ViT-B/16 with OpenAI's weights, or the bundled
+            model for the pictures ``"demo"``.
+        pretrained: Tag or file of the weights. The default depends on the model.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:N"`` or ``"mps"``.
+        precision: ``"auto"``, ``"fp32"``, ``"fp16"`` or ``"bf16"``.
+        cache: Whether to store embeddings on disk and read those already stored.
+        workers: Number of processes that decode pictures, or of threads on a CPU. By default, the number of cores, at
+            most 8.
+
+    Returns:
+        Array of shape ``(n, d)`` in float32, with one row per picture, in the order of ``label(…)["file"]``. The
+        embeddings are not scaled to unit length.
     """
     data = load_pictures(pictures)
     store = Store() if cache else None

@@ -24,6 +24,7 @@ from torch import Tensor
 from clip_tca.adapters.base import log as adapters_log
 from clip_tca.adapters.base import silenced
 from clip_tca.classifier import LinearClassifier
+from clip_tca.core.checks import install
 from clip_tca.core.device import choose_device
 from clip_tca.core.files import atomic
 from clip_tca.core.progress import tracked
@@ -174,7 +175,7 @@ def _choose_reference(name: str, study: Study, domains: list[str], given: str | 
 def check_matplotlib() -> None:
     """Fail before the measurement, with the command to install matplotlib, if it is missing."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError('figures need matplotlib: pip install "clip-tca[plot]"')
+        raise ModuleNotFoundError(f"figures need matplotlib; {install('plot')}")
 
 
 def output_files(prefix: str | Path) -> dict[str, Path]:

@@ -265,4 +265,5 @@ def test_a_cluster_that_is_not_there_is_one_line(spoiled, capsys, monkeypatch):
     assert error.count("\n") == 1
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main([*SPOILED, "-o", "out", "--ray"]) == 1
-    assert capsys.readouterr().err == 'clip-tca: ray: the package is missing; pip install "clip-tca[ray]"\n'
+    missing = 'ray: the package is missing; run pip install ".[ray]" in a checkout of clip-tca'
+    assert capsys.readouterr().err == f"clip-tca: {missing}\n"

@@ -23,7 +23,7 @@ from tests.conftest import ROOT
 from tests.demo_files import write_demo
 from tests.report.test_browser import PROGRAM, Browser
 
-needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="no Gradio here: pip install 'clip-tca[app]'")
+needs_gradio = pytest.mark.skipif(find_spec("gradio") is None, reason="no Gradio here: pip install '.[app]'")
 needs_browser = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium")
 CLASSES = "airplane, bird, car"
 BOX = "document.querySelector('#{} textarea, #{} input')"
@@ -154,7 +154,7 @@ def test_a_port_in_use_is_one_line(capsys):
 def test_without_gradio_the_extra_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "gradio", None)  # which makes its import fail
     assert main(["app", "--port", str(free_port())]) == 1
-    assert "pip install 'clip-tca[app]'" in capsys.readouterr().err
+    assert 'run pip install ".[app]" in a checkout of clip-tca' in capsys.readouterr().err
 
 
 @needs_gradio

@@ -35,7 +35,7 @@ def test_what_is_wrong_is_one_line_before_the_work(monkeypatch, capsys, tmp_path
     wrong = {
         ("--output", str(tmp_path / "none" / "k")): "output: ",
         ("--set", "size=3"): "option: study k has no 'size'; allowed are values",
-        ("--output", "k"): 'figures need matplotlib: pip install "clip-tca[plot]"',
+        ("--output", "k"): 'figures need matplotlib; run pip install ".[plot]"',
     }
     for more, message in wrong.items():
         if "matplotlib" in message:

@@ -103,7 +103,7 @@ def test_a_store_without_whole_uploads_gets_a_temporary_name_first(memory, monke
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("gs://bucket/a.npy", r"a package for gs:// is missing; pip install 'clip-tca\[gs\]'"),
+        ("gs://bucket/a.npy", r'a package for gs:// is missing; run pip install "\.\[gs\]" in a checkout'),
         ("nowhere://a.npy", "Protocol not known: nowhere; allowed are paths and the URLs of fsspec"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -55,6 +56,22 @@ def test_the_store_gives_back_what_was_encoded(encoder, folder, tmp_path):
     alone = [encoder.encode_images(encoder.transform(night.image(i))[None]) for i in range(len(night))]
     torch.testing.assert_close(z["night"], torch.cat(alone), rtol=1e-4, atol=1e-5)
     assert (first.encoded, second.encoded) == (70, 0)
+
+
+def test_a_terminal_shows_how_many_pictures_of_all_domains_are_encoded(encoder, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("clip_tca.core.progress.DELAY", 0.0)
+    line = (
+        f"encoding 70 pictures with {encoder.identity.model} on cpu; the embeddings are kept, so later runs skip this"
+    )
+    shown = []
+    for terminal in (False, True, True):
+        store = Store(tmp_path / str(terminal))
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
+        Embedder(encoder, store, workers=0, progress=True).pictures(load_folder(folder))
+        shown.append(capsys.readouterr().err)
+    assert [line in text for text in shown] == [False, True, False], "the third run finds them in the store"
+    assert "of 70" in shown[1], "one bar for both domains"
+    assert "of 10" not in shown[1]
 
 
 def test_only_pictures_whose_content_is_new_are_encoded(encoder, folder, tmp_path):

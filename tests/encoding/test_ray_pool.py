@@ -64,5 +64,5 @@ def test_without_the_package_there_is_one_line(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     words = ["embed", "--dataset", "folder", "--data-dir", str(folder), "--model", MODEL, "--no-cache", "--ray"]
     assert main(words) == 1
-    assert 'pip install "clip-tca[ray]"' in capsys.readouterr().err
+    assert 'pip install ".[ray]"' in capsys.readouterr().err
     assert main([*words, "--device", "mps"]) == 1

@@ -96,7 +96,7 @@ def test_mistakes_are_named(folder, tmp_path, monkeypatch):
         _ = TransformersEncoder("some/model", device="cpu").model
     monkeypatch.setitem(sys.modules, "transformers", None)
     message = (
-        r'transformers:some/model needs transformers, which is not installed; pip install "clip-tca\[transformers\]"'
+        r'transformers:some/model needs transformers, which is not installed; run pip install "\.\[transformers\]"'
     )
     with pytest.raises(ValueError, match=message):
         _ = TransformersEncoder("some/model", device="cpu").model
