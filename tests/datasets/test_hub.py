@@ -271,7 +271,7 @@ def test_what_is_no_data_set_or_names_two_says_so(tmp_path):
         (ImageSource("folder", hub_id=str(tmp_path / "text.parquet")), "could not be loaded"),
         (ImageSource("pacs", data_dir=str(tmp_path), hub_id="a/b"), "not both"),
         (ImageSource("folder"), "needs --data-dir"),
-        (ImageSource("imagenette"), "allowed are pacs"),
+        (ImageSource("imagenette"), "did you mean imagenet"),
     ):
         with pytest.raises(ValueError, match=reason):
             source.load()
