@@ -26,7 +26,7 @@ text file with one path per line, an address such as s3://bucket/folder, or demo
 MOST_CLASSES = 30
 """Lines of the table of classes."""
 
-ASK = "--ask 40 asks you about forty of the changed pictures and estimates what adaptation gained or lost"
+ASK = "--ask 40 --overwrite asks you about forty of the changed pictures and estimates what adaptation gained or lost"
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -246,4 +246,5 @@ def trust_lines(found: Labelling, change: Change | None = None, asked: str = "")
     findings = {"": Finding(change.changed, change.pictures, change.says)}
     more = change.answered + change.unknown < change.changed
     ask = "--ask with more pictures narrows the interval" if more else "you answered about every changed picture"
-    return closing_lines(found.method, findings, ask, "labels")
+    lines = closing_lines(found.method, findings, ask, "labels")
+    return [line.replace("by the labels", "by your answers") for line in lines]

@@ -107,7 +107,7 @@ def test_the_command_asks_and_counts_the_answers(folder, tmp_path, capsys):
     lost = -100 * len(changed) / len(table)
     out = capsys.readouterr().out
     assert out.startswith(f"By {len(changed)} answers, accuracy changed by {lost:+.1f} points")
-    assert "Verdict: a loss beyond chance" in out
+    assert "Verdict: a loss beyond chance, by your answers." in out
     assert "What next: keep zero-shot" in out
     assert main([*words, *answered]) == 0
     assert "Nothing was written" not in capsys.readouterr().out
