@@ -62,7 +62,7 @@ class Visitor(Browser):
         self.send("Page.navigate", url=url)
         self.until("document.querySelector('#start') !== null")
 
-    def until(self, condition: str, seconds: float = 300) -> None:
+    def until(self, condition: str, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not self.run(condition):
             assert time.monotonic() < end, self.run("document.body.innerText")[:2000]

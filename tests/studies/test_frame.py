@@ -110,7 +110,7 @@ def test_files_are_written_all_or_none(stored, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="figures/ is a folder"):
         output_files("figures/")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "clip-tca\[plot\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "\.\[plot\]"'):
         save_study(record, tmp_path / "b")
 
 
