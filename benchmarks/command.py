@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.encode import pictures
 from benchmarks.measure import Row, embeddings, peak_bytes
 from clip_tca import ConditionalTCA, LinearTCA
 from clip_tca.datasets.embedding_set import EmbeddingSet
@@ -21,12 +22,13 @@ HEAVY = ("open_clip", "torchvision", "datasets", "matplotlib", "sklearn", "pyarr
 EVAL = ("--method", "zero-shot", "--method", "linear-tca")
 
 
-def run(arguments: list[str], code: int = 0) -> tuple[float, float]:
+def run(arguments: list[str], code: int = 0, store: Path | None = None) -> tuple[float, float]:
     """Processor time and time on the clock of Python with ``arguments``, the least of three runs.
 
     It must exit with ``code``. A first run is not counted, and may write compiled files, as an installation does.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    environment |= {"CLIP_TCA_CACHE": str(store)} if store else {}
     times = []
     for _ in range(4):
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -62,11 +64,18 @@ def imported(path: Path) -> list[str]:
     return done.stdout.split()
 
 
+def labelling(folder: Path) -> tuple[float, float]:
+    """``clip-tca label`` on twenty pictures, which are in the store from the second run on."""
+    pictures(folder / "pictures", 20)
+    words = ["-m", "clip_tca", "label", str(folder / "pictures"), "--classes", "dog, cat, horse", "--model", "demo"]
+    return run([*words, "--overwrite", "-o", str(folder / "labels.csv")], store=folder / "store")
+
+
 def rows(quick: bool) -> list[Row]:  # noqa: ARG001 (it is quick)
     """Start-up, an evaluation from beginning to end, imports and memory."""
     torch.set_num_threads(1)
     python, torch_alone = run(["-c", "pass"]), run(["-c", "import torch"])
-    usage = run(["-m", "clip_tca", "--help"])
+    usage, library = run(["-m", "clip_tca", "--help"]), run(["-c", "import clip_tca"])
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pacs.safetensors"
         write_set(path)
@@ -78,19 +87,28 @@ def rows(quick: bool) -> list[Row]:  # noqa: ARG001 (it is quick)
             "missing file": run(
                 ["-m", "clip_tca", "adapt", str(path.parent / "none.npy"), "--text", str(path), "-o", "x"], code=1
             ),
+            "missing record": run(["-m", "clip_tca", "explain", str(path.parent / "none.json")], code=1),
         }
+        labelled = labelling(Path(folder))
         heavy = imported(path)
     table = [
         Row(
             "clip-tca --help: seconds",
             usage[0],
-            "<= 0.1",
+            "<= 0.15",
             {"on the clock": f"{usage[1]:.2f} s", "python alone": f"{python[0]:.2f} s"},
         ),
+        Row("import clip_tca: seconds", library[0], "<= 0.1", {"on the clock": f"{library[1]:.2f} s"}),
         Row(
-            "an error of clip-tca, the slowest of three: seconds",
+            "clip-tca label, 20 pictures, all in the store: seconds",
+            labelled[1],
+            "<= 3",
+            {"processor time": f"{labelled[0]:.2f} s", "import torch alone": f"{torch_alone[1]:.2f} s"},
+        ),
+        Row(
+            "an error of clip-tca, the slowest of four: seconds",
             max(spent for spent, _ in errors.values()),
-            "<= 0.1",
+            "<= 0.15",
             {name: f"{spent:.3f} s" for name, (spent, _) in errors.items()},
         ),
         Row(

@@ -236,6 +236,10 @@ def check_inputs(options: argparse.Namespace) -> None:
         path = named.get(name)
         if path and path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
             raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file or folder; check its name")
+    for name in ("state", "load_state"):
+        path = named.get(name)
+        if path and path.count("/") != 1 and not is_url(path) and not Path(path).exists():  # OWNER/NAME is a hub id
+            raise FileNotFoundError(f"{path}: no such file or folder; check its name")
     if named.get("k") is not None:
         check_whole("k", parse_value(named["k"]), also="auto")
 

@@ -63,13 +63,14 @@ def add_explain(command: argparse.ArgumentParser) -> None:
     command.description = (
         "Explain in words, and then in figures, a saved adapter or a record of clip-tca eval --output FILE.json."
     )
-    command.add_argument("file", metavar="STATE|RESULT", help="saved state (file, folder or hub id) or record (JSON)")
+    command.add_argument("state", metavar="STATE|RESULT", help="saved state (file, folder or hub id) or record (JSON)")
     command.set_defaults(run=explain)
 
 
 def explain(options: argparse.Namespace) -> int:
     """Print a saved adapter or a record in plain words, and whether adaptation can be trusted."""
-    path = locate(options.file)
+    shared.check_inputs(options)
+    path = locate(options.state)
     if path.is_file():
         with path.open("rb") as file:
             is_record = file.read(64).lstrip().startswith(b"{")
@@ -81,7 +82,7 @@ def explain(options: argparse.Namespace) -> int:
             return 0
     from clip_tca.adapters.state import from_pretrained
 
-    print(from_pretrained(options.file).explain())
+    print(from_pretrained(options.state).explain())
     return 0
 
 

@@ -43,6 +43,8 @@ def test_a_missing_file_or_a_wrong_word_is_noticed_before_torch_is_imported():
         "eval --dataset folder --data-dir none": "data dir: none is not a file or folder",
         "eval --dataset pacs --k x": "k: 'x'",
         "adapt pyproject.toml --text none.npy -o out": "text: none.npy is not a file",
+        "adapt none.npy --text pyproject.toml -o out": "none.npy: no such file, folder or pattern",
+        "explain none.json": "none.json: no such file or folder",
         "study k --dataset none.safetensors": "dataset: none.safetensors is not a file",
     }
     code = (
