@@ -24,6 +24,7 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.device import check_bf16, choose_device, choose_precision
 from clip_tca.core.remote import is_url, locate
 from clip_tca.core.text_towers import encode_texts
+from clip_tca.encoding.onednn import fast_layers
 
 if TYPE_CHECKING:
     from clip_tca.encoding.store import Store
@@ -109,7 +110,7 @@ class Encoder(ABC):
         """Embeddings ``(n, d)`` of preprocessed images ``(n, 3, height, width)``, in float32."""
         layout = torch.channels_last if self.device.type == "cuda" else torch.preserve_format
         batch = batch.to(self.device, non_blocking=True, memory_format=layout)
-        with self._autocast():
+        with self._autocast(), fast_layers(self.device):
             z: Tensor = self._image_model.encode_image(batch.bfloat16() if self._half_on_cpu else batch)
         return z.float()
 

@@ -29,7 +29,7 @@ from clip_tca.encoding.store import Store, digest, encoder_key, image_key, text_
 
 log = logging.getLogger("clip_tca")
 
-BATCH, ON_CPU = 64, 16
+BATCH, ON_CPU = 64, 8
 """Images encoded together; fewer on a CPU, where larger activations are fetched from the system for every layer."""
 
 STREAMS = 8

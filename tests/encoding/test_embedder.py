@@ -16,7 +16,7 @@ from clip_tca.datasets.folder import load_folder
 from clip_tca.datasets.hub import load_hub
 from clip_tca.datasets.prompts import load_prompts
 from clip_tca.encoding.decoding import default_workers
-from clip_tca.encoding.embedder import Embedder
+from clip_tca.encoding.embedder import ON_CPU, Embedder
 from clip_tca.encoding.open_clip import OpenClipEncoder
 from clip_tca.encoding.store import Store
 from tests.tiny_clip import MODEL
@@ -222,13 +222,13 @@ def test_out_of_memory_halves_the_batch_and_goes_on(encoder, folder, monkeypatch
     monkeypatch.setitem(encoder.__dict__, "encode_images", scarce)
     z = Embedder(encoder, workers=0).pictures(load_folder(folder))["day"]
     torch.testing.assert_close(z, expected, rtol=1e-4, atol=1e-5)
-    assert sizes[:4] == [16, 8, 4, 4]
+    assert sizes[:3] == [8, 4, 4]
     assert "4 images at a time" in caplog.text
 
 
 def test_embeddings_that_are_not_finite_are_an_error_not_missing_images(encoder, folder, monkeypatch):
     monkeypatch.setitem(encoder.__dict__, "encode_images", lambda batch: torch.full((len(batch), 4), float("nan")))
-    with pytest.raises(ValueError, match=r"16 of 16 embeddings are not finite.*--precision fp32"):
+    with pytest.raises(ValueError, match=r"8 of 8 embeddings are not finite.*--precision fp32"):
         Embedder(encoder, workers=0, skip_bad=True).pictures(load_folder(folder))
 
 
@@ -248,7 +248,7 @@ def test_an_interrupted_run_goes_on_at_the_first_missing_batch(encoder, folder, 
         Embedder(encoder, store, workers=0).pictures(load_folder(folder))
     second = Embedder(encoder, store, workers=0)
     z = second.pictures(load_folder(folder))
-    assert second.encoded == 70 - 32
+    assert second.encoded == 70 - 2 * ON_CPU
     assert all(torch.equal(z[name], rows) for name, rows in expected.items())
 
 
