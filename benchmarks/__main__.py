@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+HEAD = "| what | before | measured | goal | met | from |"
+COLUMNS = HEAD.count("|") - 1
 NAMES = ("fit", "stream", "adapt", "command", "encode", "growth", "scale")
 
 
@@ -35,16 +37,15 @@ def measured(name: str, quick: bool) -> list[dict[str, object]]:
 
 
 def printed(path: Path) -> dict[str, str]:
-    """What a table in a Markdown file, as printed here before, says was measured; if nothing, then before that."""
+    """What the tables in a Markdown file, as printed here before, say was measured; if nothing, then before that."""
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in path.read_text(encoding="utf-8").splitlines()]
-    table = [row for row in cells if len(row) > 1]
-    before, now = (table[0].index(column) for column in ("before", "measured"))
-    return {row[0]: row[now] or row[before] for row in table}
+    tables = [row for row in cells if len(row) == COLUMNS]
+    return {row[0]: row[2] or row[1] for row in tables}
 
 
 def lines(rows: list[dict[str, object]], before: dict[str, str]) -> list[str]:
     """The table in Markdown, beside the figures of ``before``."""
-    table = ["| what | before | measured | goal | met | from |", "|---|---:|---:|---:|---|---|"]
+    table = [HEAD, "|---|---:|---:|---:|---|---|"]
     for row in rows:
         met = {True: "yes", False: "**no**", None: ""}[row["met"]]  # type: ignore[index]
         sides = "; ".join(f"{name} {value}" for name, value in row["sides"].items())  # type: ignore[attr-defined]

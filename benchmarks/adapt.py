@@ -54,16 +54,18 @@ def make(folder: Path, rows: int, dim: int = 512, classes: int = 100) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a command took: seconds by the clock, and peak bytes."""
+    """What a command took: seconds by the clock, processor seconds of all its threads, and peak bytes."""
 
     seconds: float
+    processor: float
     peak: int
 
 
 def run(words: list[str]) -> Run:
     """Run Python with ``words``, on one thread."""
     code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
-    code += "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    code += "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+    code += "print(used.ru_utime + used.ru_stime, used.ru_maxrss)"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     began = time.perf_counter()
     done = subprocess.run(  # noqa: S603
@@ -75,7 +77,8 @@ def run(words: list[str]) -> Run:
     )
     took = time.perf_counter() - began
     unit = 1 if sys.platform == "darwin" else 1024
-    return Run(took, int(done.stdout.split()[-1]) * unit)
+    processor, peak = done.stdout.split()[-2:]
+    return Run(took, float(processor), int(peak) * unit)
 
 
 def adapted(source: Path, out: Path) -> Run:
@@ -138,7 +141,7 @@ def second_pass(source: Path, out: Path, turns: int) -> Row:
     return Row(
         f"clip-tca adapt, second pass, {rows:,} x {dim}, files read and written: part of the bare products' rate",
         least / took,
-        ">= 0.75",
+        ">= 0.7",
         {
             "bare": f"{rows / least:,.0f} rows/s",
             "adapt": f"{rows / took:,.0f}",

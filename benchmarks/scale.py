@@ -2,11 +2,11 @@
 
     python -m benchmarks --only scale
 
-One process of one thread adapts two small sets (float16, d = 512, 100 classes). What grows with the rows between them
-is the rate, the rest, with the fit on 200,000 rows, is the fixed price: ``seconds(n) = fixed + rate · n``; or the time
-that the disk takes for reading the files and writing them, if that is longer. Two other sizes check it. Then it is
-written out for sizes that do not run here, with a disk as fast as this one with files that the system has in memory,
-which is an upper bound; files hold a million rows.
+One process adapts two small sets (float16, d = 512, 100 classes); it multiplies on one thread, while two others read
+and write. What grows with the rows between them is the rate, the rest, with the fit on 200,000 rows, is the fixed
+price: ``seconds(n) = fixed + rate · n``; or the time that the disk takes for reading the files and writing them, if
+that is longer. Two other sizes check it. Then it is written out for sizes that do not run here, with a disk as fast as
+this one with files that the system has in memory, which is an upper bound; files hold a million rows.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ class Model:
 
     Attributes:
         passes: Seconds of a run, by rows.
+        processor: Its processor seconds, by rows.
         peak: Its most resident bytes.
         record: Bytes of the record, by files.
         disk: Bytes a second, read and written.
     """
 
     passes: Line
+    processor: Line
     peak: float
     record: Line
     disk: float
@@ -83,13 +85,14 @@ class Model:
             "memory with --labels, which are held whole": labels / machine,
         }
         first = max(limits, key=lambda name: limits[name])
-        files = -(-n // FILE)
+        files, core_hours = -(-n // FILE), (self.processor.fixed + self.processor.rate * n) / 3600
         return Row(
-            f"scale: {n:,} embeddings: core-hours",
+            f"scale: {n:,} embeddings: hours",
             self.seconds(n) / 3600,
             "",
             {
-                f"at {PRICE} euros a core-hour (assumed)": f"{PRICE * self.seconds(n) / 3600:.2g} euros",
+                "core-hours": f"{core_hours:.2g}",
+                f"at {PRICE} euros a core-hour (assumed)": f"{PRICE * core_hours:.2g} euros",
                 "memory": f"{self.peak / 1e9:.1f} GB, with --labels {labels / 1e9:.1f}",
                 "disk": f"{disk:.2f} of its rate, {n * (READ + WRITTEN) / 1e12:.3g} TB in and out",
                 "files": f"{files:,}, record {(self.record.fixed + self.record.rate * files) / 1e6:.2g} MB",
@@ -122,6 +125,7 @@ def rows(quick: bool) -> list[Row]:
             records[shards] = (out / RECORD).stat().st_size
         model = Model(
             Line.through(*((shards * SHARD, runs[shards].seconds) for shards in (2, large))),
+            Line.through(*((shards * SHARD, runs[shards].processor) for shards in (2, large))),
             max(each.peak for each in runs.values()),
             Line.through(*((shards, records[shards]) for shards in (2, large))),
             2 * SHARD * (READ + WRITTEN) / copying(folder / "n-2", folder / "copy"),
