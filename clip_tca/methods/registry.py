@@ -47,6 +47,8 @@ _HOMES = {
     "bca": "bca:BCA",
     "ecalp": "ecalp:ECALP",
     "dpe": "dpe:DPE",
+    "adapt-gda": "adapt_gda:ADAPT",
+    "freetta": "freetta:FreeTTA",
 }
 BASES = tuple(_HOMES)
 """Base methods that come with the package."""

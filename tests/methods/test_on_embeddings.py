@@ -38,7 +38,7 @@ by 0.5 in every dimension, so that cosines are positive as CLIP's are.
 """
 Z = STORED["embeddings"]
 TRANSDUCTIVE = ("transclip", "stata", "zlap", "gmm")
-RIVALS = (*TRANSDUCTIVE, "oga", "dmn", "t3a", "adanpc", "tda", "dota", "bca", "ecalp", "dpe")
+RIVALS = (*TRANSDUCTIVE, "oga", "dmn", "t3a", "adanpc", "tda", "dota", "bca", "ecalp", "dpe", "adapt-gda", "freetta")
 OWN = {name: load_file(REFERENCES / f"{name}.safetensors") for name in ("t3a", "adanpc", "tda")}
 """Texts, embeddings, and what the authors' code returns for them.
 
@@ -303,6 +303,10 @@ def test_dtypes_and_inference_mode(name: str, task: Task) -> None:
         ("bca", {"prior_threshold": 65}, "prior_threshold: 65"),
         ("ecalp", {"rounds": 0}, "rounds: 0"),
         ("dpe", {"learning_rate": -1}, "learning_rate: -1"),
+        ("adapt-gda", {"shots": 0}, "shots: 0; allowed are whole numbers of at least 1"),
+        ("adapt-gda", {"mean_weight": 1.5}, "mean_weight: 1.5; allowed are numbers from 0 to 1"),
+        ("freetta", {"gaussian_weight": -0.2}, "gaussian_weight: -0.2; allowed are numbers of at least 0"),
+        ("freetta", {"certainty": "much"}, "certainty: 'much'; allowed are numbers"),
         ("t3a", {"filter_k": 2.5}, "filter_k: 2.5; allowed are None or whole numbers of at least 1"),
         ("adanpc", {"temperature": 0}, "temperature: 0; allowed are numbers above 0"),
         ("adanpc", {"labels": "truth"}, "labels: 'truth'; allowed are zero-shot, votes"),
@@ -327,6 +331,7 @@ def test_options_that_turn_everything_off_give_zero_shot(task: Task) -> None:
         "dota": {"largest_weight": 0.0},
         "bca": {"embedding_threshold": 1.0, "prior_threshold": 1.0},
         "dpe": {"image_weight": 0.0, "learning_rate": 0.0},
+        "freetta": {"gaussian_weight": 0.0},
     }
     for name, options in off.items():
         torch.testing.assert_close(run(name, task, **options).softmax(dim=1), expected, atol=1e-4, rtol=0)
