@@ -108,4 +108,5 @@ class FreeTTA(EmbeddingMethod):
     def _discriminants(self, x: Tensor) -> Tensor:
         """log π_y N(x; μ_y, Σ) for rows ``(n, d)``, without what all classes share."""
         white: Tensor = torch.linalg.solve_triangular(self.root_, x.T, upper=False)
-        return white.T @ self.whitened_ + self.bias_
+        found: Tensor = white.T @ self.whitened_ + self.bias_
+        return found
