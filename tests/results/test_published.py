@@ -35,6 +35,7 @@ def of(made: dict, dataset: str, model: dict | None = None, **more) -> dict:
 def test_rows_of_a_data_set_are_those_of_the_table(made):
     rows = published_rows(of(made, "eurosat"), ["test"])
     expected = {"CLIP [GTA-CLIP]": 47.69, "TransCLIP [GTA-CLIP]": 65.42, "GTA-CLIP [GTA-CLIP]": 76.35}
+    expected |= {"Frolic [ADAPT]": 58.5, "ADAPT, transductive [ADAPT]": 65.93}
     assert {row.method: row.accuracy["test"] for row in rows} == expected
     assert published_rows(of(made, "eurosat", {"model": "ViT-L-14-quickgelu"}), ["test"])[1].average == 69.64
 
@@ -62,6 +63,30 @@ def test_rows_of_one_image_at_a_time_average_to_what_is_printed(method, average,
     values = [rows[method].average for rows, name in zip(found, ELEVEN, strict=True) if name != "imagenet"]
     assert sum(values) / 10 == pytest.approx(average, abs=0.01)
     assert all("arXiv" in rows[method].source for rows in found)
+
+
+@pytest.mark.parametrize(
+    ("method", "fine", "imagenets"),
+    [
+        ("TDA", 67.53, 65.01),
+        ("ZERO", 64.21, 63.74),
+        ("BCA", 68.58, 65.57),
+        ("DOTA, in ADAPT's tables", 69.01, 65.76),
+        ("DPE", 69.40, 65.93),
+        ("ADAPT", 70.76, 66.53),
+        ("Frolic", 71.10, 66.00),
+        ("ADAPT, transductive", 72.43, 67.09),
+    ],
+)
+def test_rows_of_adapt_s_tables_average_to_what_they_print(method, fine, imagenets, made):
+    transductive = method in ("Frolic", "ADAPT, transductive")
+    setting = {"setting": "transductive"} if transductive else {"setting": "online", "batch_size": 1}
+    variants = [name for name in BENCHMARKS if name.startswith("imagenet") and name != "imagenet-c"]
+    assert len(variants) == 5
+    for names, average in (([name for name in ELEVEN if name != "imagenet"], fine), (variants, imagenets)):
+        found = [published_rows(of(made, name, **setting), ["test"]) for name in names]
+        values = [row.average for rows in found for row in rows if row.method.split(" [")[0] == method]
+        assert sum(values) / len(names) == pytest.approx(average, abs=0.0051)
 
 
 def test_rows_on_corrupted_images_average_to_what_is_printed_and_stand_beside_online_runs(made):
