@@ -24,7 +24,7 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.device import check_bf16, choose_device, choose_precision
 from clip_tca.core.remote import is_url, locate
 from clip_tca.core.text_towers import encode_texts
-from clip_tca.encoding.onednn import fast_layers
+from clip_tca.encoding import onednn
 
 if TYPE_CHECKING:
     from clip_tca.encoding.store import Store
@@ -92,14 +92,14 @@ class Encoder(ABC):
 
     @cached_property
     def _image_model(self) -> Any:
-        """What encodes images: the model, or for bf16 on a CPU a copy with such weights, twice as fast as float32.
+        """What encodes images: the model, or on a CPU a copy that is about twice as fast (benchmarks/README.md).
 
-        Autocast is slower there than float32, because it converts the weights for every batch.
+        For bf16 its weights are bfloat16: autocast is slower than float32 there, as it converts them for every batch.
         """
-        if not self._half_on_cpu:
-            return self.model
-        check_bf16()
-        return copy.deepcopy(self.model).bfloat16()
+        if self._half_on_cpu:
+            check_bf16()
+            return copy.deepcopy(self.model).bfloat16()
+        return onednn.with_onednn(self.model) if onednn.gains(self.device) else self.model
 
     @property
     def _half_on_cpu(self) -> bool:
@@ -110,7 +110,7 @@ class Encoder(ABC):
         """Embeddings ``(n, d)`` of preprocessed images ``(n, 3, height, width)``, in float32."""
         layout = torch.channels_last if self.device.type == "cuda" else torch.preserve_format
         batch = batch.to(self.device, non_blocking=True, memory_format=layout)
-        with self._autocast(), fast_layers(self.device):
+        with self._autocast():
             z: Tensor = self._image_model.encode_image(batch.bfloat16() if self._half_on_cpu else batch)
         return z.float()
 

@@ -104,7 +104,7 @@ def _collate(images: list[tuple[Tensor, str | None]]) -> tuple[Tensor | np.ndarr
 def default_workers(device: torch.device) -> int:
     """Worker processes for decoding: the cores this process may use, at most 8.
 
-    Half as many where the model is on the CPU and needs the cores itself (benchmarks/README.md).
+    Half as many where the model is on the CPU and needs the cores itself.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(8, max(1, cores // 2 if device.type == "cpu" else cores))

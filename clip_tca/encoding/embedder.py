@@ -1,4 +1,7 @@
-"""From images to embeddings: worker processes decode, the encoder encodes, every finished batch goes to the store."""
+"""From images to embeddings, and every finished batch goes to the store.
+
+On a CPU threads decode and encode; elsewhere processes decode.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ from clip_tca.encoding.store import Store, digest, encoder_key, image_key, text_
 log = logging.getLogger("clip_tca")
 
 BATCH, ON_CPU = 64, 8
-"""Images encoded together; fewer on a CPU, where larger activations are fetched from the system for every layer."""
+"""Images encoded together; fewer on a CPU, where larger activations are allocated anew for every layer."""
 
 STREAMS = 8
 """The most batches that are encoded at once on a CPU: each needs memory for its activations."""

@@ -1,57 +1,55 @@
-"""Linear layers and attention of a model by oneDNN, which computes float32 twice as fast as MKL on an AMD processor.
+"""Linear layers and attention by oneDNN, which multiplies float32 matrices twice as fast as MKL on an AMD processor.
 
-PyTorch multiplies float32 matrices with MKL, which does without AVX-512 there (benchmarks/README.md has both rates).
+PyTorch multiplies them with MKL, which does not use AVX-512 there (rates: benchmarks/README.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import copy
+from types import MethodType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
-
-_LINEAR = torch.ops.aten.linear.default
-_ATTENTION = torch.ops.aten._native_multi_head_attention.default
 
 
-def fast_layers(device: torch.device) -> AbstractContextManager[object]:
-    """Within it, and in inference mode, float32 layers of this thread are computed by oneDNN on a CPU with AVX-512."""
-    if device.type != "cpu" or torch.backends.cpu.get_cpu_capability() != "AVX512":
-        return nullcontext()
-    if not torch.backends.mkldnn.is_available():  # PyTorch's name of oneDNN
-        return nullcontext()
-    return OneDNN()  # type: ignore[no-untyped-call]
+def gains(device: torch.device) -> bool:
+    """Whether oneDNN, which PyTorch calls mkldnn, is there, and this is a CPU with AVX-512."""
+    on_cpu = device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return on_cpu and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-class OneDNN(TorchDispatchMode):
-    """Replaces two operations of PyTorch; the others stay as they are."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """The result of the operation ``func``."""
-        if not kwargs and args and isinstance(args[0], Tensor) and args[0].dtype == torch.float32:
-            if func is _LINEAR:
-                return _linear(*args)
-            mask_and_weights = args[9:11]
-            if func is _ATTENTION and args[0] is args[1] is args[2] and mask_and_weights == (None, False):
-                return _self_attention(args[0], *args[4:9]), None
-        return func(*args, **(kwargs or {}))
+def with_onednn(model: Any) -> Any:
+    """A copy of ``model`` that shares its weights and computes its layers by oneDNN; for float32, without gradients."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    fast = copy.deepcopy(model, shared)
+    for module in fast.modules():
+        if type(module) is nn.Linear:
+            module.forward = MethodType(_linear_forward, module)  # type: ignore[method-assign]
+        elif type(module) is nn.MultiheadAttention and module._qkv_same_embed_dim and module.bias_k is None:
+            module.forward = MethodType(_attention_forward, module)  # type: ignore[method-assign]
+    return fast
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _linear_forward(layer: nn.Linear, x: Tensor) -> Tensor:
+    return linear(x, layer.weight, layer.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x weightᵀ + bias`` by the operation that ``torch.compile`` uses for it."""
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return y
 
 
-def _self_attention(x: Tensor, heads: int, w_in: Tensor, b_in: Tensor, w_out: Tensor, b_out: Tensor) -> Tensor:
-    """Attention ``(n, length, d)`` of ``nn.MultiheadAttention``, which hides its two linear layers in one operation."""
-    n, length, d = x.shape
-    query, key, value = _linear(x, w_in, b_in).view(n, length, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
-    y = functional.scaled_dot_product_attention(query, key, value)
-    return _linear(y.transpose(1, 2).reshape(n, length, d), w_out, b_out)
+def _attention_forward(layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+    """Self-attention of ``(n, length, d)`` without a mask; any other is PyTorch's own."""
+    given = {name: option for name, option in options.items() if option is not None}
+    plain = layer.batch_first and not layer.add_zero_attn and query.ndim == 3 and given == {"need_weights": False}
+    if not (plain and query is key is value):
+        return nn.MultiheadAttention.forward(layer, query, key, value, **options)
+    n, length, d = query.shape
+    rows = linear(query, layer.in_proj_weight, layer.in_proj_bias).view(n, length, 3, layer.num_heads, -1)
+    moved = functional.scaled_dot_product_attention(*rows.permute(2, 0, 3, 1, 4))
+    out = layer.out_proj
+    return linear(moved.transpose(1, 2).reshape(n, length, d), out.weight, out.bias), None
