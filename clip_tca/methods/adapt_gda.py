@@ -10,17 +10,17 @@ for N images in all banks. An image x_i, with zero-shot probabilities ŷ_i, is p
 
     log ŷ_ik + μ_kᵀ Σ⁻¹ x_i − ½ μ_kᵀ Σ⁻¹ μ_k + Σ_{j∈B_k} w_ij ŷ_jk
 
-and is then offered to the bank of its class. If that is full, it takes the place of the least confident image there,
-if it is more confident.
+and is then offered to the bank of its class. A full bank drops its least confident image for it, if the new image is
+more confident.
 
 Zhang, Kim, Choi, Kim, Liu and Hong, "Backpropagation-Free Test-Time Adaptation via Probabilistic Gaussian Alignment",
-NeurIPS 2025 (arXiv 2508.15568). The equations (8 to 10) are those of the authors' poster and slides, the order of the
-steps that of Algorithm 1 there; their code has no licence, and we did not read it. What neither says is assumed here:
+NeurIPS 2025 (arXiv 2508.15568). The equations (8 to 10) are those of the authors' poster and slides. Their code has no
+licence, and we did not read it. What poster and slides leave open is decided here:
 
 * The confidence is the largest zero-shot probability, at the model's own logit scale. ŷ_jk is not rounded to 0 or 1.
 * w_ij is the cosine x_i · x_j.
 * α is constant. The printed α = Σ ŷ_jk / (Σ ŷ_jk + β) needs a β, which is not given; the poster varies α itself. Its
-  0.9, and L = 16, are the settings of a third party, in the range where the poster's curves are flat.
+  0.9, and L = 16, are those of another project that uses ADAPT; the poster's curves are flat there.
 * The mean of a class with an empty bank is its text. With fewer than 2 images in all banks, or no spread, the
   prediction is zero-shot.
 * An image joins after its prediction. Algorithm 1 updates the banks first, but the authors' project page says that the
@@ -69,10 +69,9 @@ class ADAPT(EmbeddingMethod):
         self.texts_ = double(prototypes(self.classifier))
         c, d = self.texts_.shape
         self.banks_: list[list[tuple[float, Tensor]]] = [[] for _ in range(c)]  # (ŷ_jk, x_j), the least confident first
-        self.banked_ = 0
         self.means_, self.sums_ = self.texts_.clone(), torch.zeros_like(self.texts_)  # μ_k and Σ_j ŷ_jk x_j
         self.scatter_ = self.texts_.new_zeros(d, d)  # N Σ
-        self.root_: Tensor | None = None
+        self.weights_, self.bias_ = torch.zeros_like(self.texts_), self.texts_.new_zeros(c)
 
     def logits(self, z: Tensor, join: bool) -> Tensor:
         """Logarithm of the numerator of equation 8; each image in turn is predicted and then joins."""
@@ -93,9 +92,7 @@ class ADAPT(EmbeddingMethod):
         self.scatter_ -= self._scatter(k)
         if len(bank) == self.shots:
             del bank[0]
-            self.banked_ -= 1
         insort(bank, (p, row.clone()), key=itemgetter(0))
-        self.banked_ += 1
         weights = self.texts_.new_tensor([weight for weight, _ in bank])
         self.sums_[k] = weights @ torch.stack([kept for _, kept in bank])
         self.means_[k] = self.texts_[k].lerp(self.sums_[k] / weights.sum(), self.mean_weight)
@@ -110,21 +107,17 @@ class ADAPT(EmbeddingMethod):
         return centred.T @ centred
 
     def _solve(self) -> None:
-        """A root R Rᵀ = Σ of the covariance that equation 10 inverts, and the means in its coordinates, R⁻¹ μ_k."""
-        covariance, n, d = self.scatter_ / self.banked_, self.banked_, len(self.scatter_)
-        trace = covariance.trace()
+        """Weights ``(c, d)`` and bias ``(c,)`` of what the Gaussians and the banks add to log ŷ."""
+        n, d = sum(map(len, self.banks_)), len(self.scatter_)
+        trace = self.scatter_.trace() / n
         if n < 2 or float(trace) <= NO_SPREAD:
-            self.root_ = None
+            self.weights_, self.bias_ = torch.zeros_like(self.texts_), torch.zeros_like(self.bias_)
             return
-        regular = (n - 1) / d * covariance
+        regular = (n - 1) / (n * d) * self.scatter_
         regular.diagonal().add_(trace / d)
-        self.root_ = torch.linalg.cholesky(regular)
-        self.whitened_ = torch.linalg.solve_triangular(self.root_, self.means_.T, upper=False)
+        weights = torch.cholesky_solve(self.means_.T, torch.linalg.cholesky(regular)).T
+        self.weights_, self.bias_ = weights + self.sums_, -(weights * self.means_).sum(dim=1) / 2
 
     def _added(self, u: Tensor) -> Tensor:
         """What the Gaussians and the banks add to log ŷ, for rows ``(n, d)``."""
-        if self.root_ is None:
-            return u.new_zeros(len(u), len(self.means_))
-        white: Tensor = torch.linalg.solve_triangular(self.root_, u.T, upper=False)
-        likelihood: Tensor = white.T @ self.whitened_ - self.whitened_.square().sum(dim=0) / 2
-        return likelihood + u @ self.sums_.T
+        return u @ self.weights_.T + self.bias_
