@@ -2,7 +2,7 @@
 
     python benchmarks/adapt.py [--rows 1000000] [--dim 512] [--classes 100] [--folder DIR]
 
-Makes float16 embeddings in shards, then measures, by the clock and with one thread,
+Makes float16 embeddings in shards, then measures, by the clock and with one thread for the products,
 - the second pass of the command (embeddings read; adapted embeddings and labels written) against Z W and Z W text on
   ready tensors, in turns; beside it *copying*, the same files read and written with nothing computed: where that takes
   longer than the products, the disk is the limit;
@@ -62,7 +62,7 @@ class Run:
 
 
 def run(words: list[str]) -> Run:
-    """Run Python with ``words``, on one thread."""
+    """Run Python with ``words``, on one thread for products."""
     code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "
     code += "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
     code += "print(used.ru_utime + used.ru_stime, used.ru_maxrss)"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.encode import pictures
-from benchmarks.measure import Row, embeddings, peak_bytes
+from benchmarks.measure import Row, embeddings, peak_bytes, pictures
 from clip_tca import ConditionalTCA, LinearTCA
 from clip_tca.datasets.embedding_set import EmbeddingSet
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
 from clip_tca import ZeroShotClassifier
+from clip_tca.datasets.folder import load_folder
+from clip_tca.datasets.image_set import ImageSet
 
 PRICE = 0.04
 """Euros for a core-hour. An assumption, not a measurement: put in what you pay."""
@@ -85,3 +90,14 @@ def embeddings(images: int, dim: int, classes: int = 7) -> tuple[Tensor, ZeroSho
     z += text[torch.randint(classes, (images,), generator=generator)]
     z.addr_(torch.rand(images, generator=generator), torch.randn(dim, generator=generator) * dim**-0.5)
     return functional.normalize(z, dim=1), ZeroShotClassifier(text, 30.0)
+
+
+def pictures(folder: Path, images: int) -> ImageSet:
+    """JPEG files of 400 × 300 pixels, in two classes."""
+    rng = np.random.default_rng(0)
+    for i in range(images):
+        place = folder / ("even" if i % 2 == 0 else "odd")
+        place.mkdir(parents=True, exist_ok=True)
+        coarse = Image.fromarray(rng.integers(0, 255, (30, 40, 3), dtype=np.uint8))
+        coarse.resize((400, 300), Image.Resampling.BICUBIC).save(place / f"{i:05d}.jpg", quality=90)
+    return load_folder(folder)

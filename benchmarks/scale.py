@@ -2,11 +2,11 @@
 
     python -m benchmarks --only scale
 
-One process adapts two small sets (float16, d = 512, 100 classes); it multiplies on one thread, while two others read
-and write. What grows with the rows between them is the rate, the rest, with the fit on 200,000 rows, is the fixed
-price: ``seconds(n) = fixed + rate · n``; or the time that the disk takes for reading the files and writing them, if
-that is longer. Two other sizes check it. Then it is written out for sizes that do not run here, with a disk as fast as
-this one with files that the system has in memory, which is an upper bound; files hold a million rows.
+One process adapts two small sets (float16, d = 512, 100 classes). It computes on one thread; two others read and write.
+Each row adds the same time, and the rest, such as the fit on 200,000 rows, is a fixed price: ``seconds(n) = fixed +
+rate · n``; or the time that the disk takes to read and write the files, if that is longer. Two other sizes check it.
+Then it is written out for sizes that do not run here, with a disk as fast as this one with files that the system has in
+memory, which is an upper bound. Files hold a million rows.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ class Model:
         """Seconds for reading and writing everything."""
         return n * (READ + WRITTEN) / self.disk
 
-    def by_processor(self, n: int) -> float:
-        """Seconds for everything else."""
+    def by_clock(self, n: int) -> float:
+        """Seconds if the disk is no limit."""
         return self.passes.fixed + self.passes.rate * n
 
     def seconds(self, n: int) -> float:
         """Seconds of the whole run."""
-        return max(self.by_processor(n), self.passes.fixed + self.by_disk(n))
+        return max(self.by_clock(n), self.passes.fixed + self.by_disk(n))
 
     def row(self, n: int) -> Row:
         """A line of the table: hours, and how near each limit is."""
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         labels = self.peak + n * 8
-        disk = self.by_disk(n) / self.by_processor(n)
+        disk = self.by_disk(n) / self.by_clock(n)
         limits = {
             "the disk's rate": disk,
             "memory": self.peak / machine,
