@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from pathlib import Path
 
-import torch
-from page import arguments, show
+from page import arguments, show, side_by_side
 from regimes import BATCH, Case, Gains, cases, gains, predictions, row, zero_shot_line
 from torch import Tensor
 
@@ -24,21 +24,18 @@ OURS = "conditional-tca"
 METHODS = [name for name in RIVAL_METHODS if name != "zero-shot"]
 
 
-class Timed:
-    """The predictions of a method, and the CPU seconds that it took on whole domains, by file."""
+def measured(found: list[Case], method: str) -> tuple[Gains, dict[str, float]]:
+    """The gains of a method, and the CPU seconds that it took on whole domains, by file."""
+    seconds: dict[str, float] = {}
 
-    def __init__(self, method: str) -> None:
-        """Take the method by its name."""
-        self.method = method
-        self.seconds: dict[str, float] = {}
-
-    def __call__(self, case: Case) -> Tensor:
-        """Predict a case."""
+    def predict(case: Case) -> Tensor:
         began = time.process_time()
-        predicted = predictions(self.method, case)
+        predicted = predictions(method, case)
         if case.regime == "whole":
-            self.seconds[case.source[0]] = self.seconds.get(case.source[0], 0) + time.process_time() - began
+            seconds[case.source[0]] = seconds.get(case.source[0], 0) + time.process_time() - began
         return predicted
+
+    return gains(found, predict), seconds
 
 
 def label(method: str) -> str:
@@ -65,12 +62,12 @@ def by_file(found: dict[str, Gains], regimes: list[str], files: list[str]) -> li
     return lines
 
 
-def times(timed: dict[str, Timed], files: list[str]) -> list[str]:
-    """CPU time of each method relative to ours, on the whole domains of each file."""
-    lines = [f"| method | {' | '.join(files)} |", "|---" * (len(files) + 1) + "|"]
-    for name, method in timed.items():
-        ratios = [f"{method.seconds[file] / timed[OURS].seconds[file]:.2g}" for file in files]
-        lines.append(f"| {label(name)} | {' | '.join(ratios)} |")
+def costs(seconds: dict[str, dict[str, float]], memory: dict[str, float], files: list[str]) -> list[str]:
+    """CPU time of each method on the whole domains of each file relative to ours, and its memory in MB."""
+    lines = [f"| method | {' | '.join(files)} | MB |", "|---" * (len(files) + 2) + "|"]
+    for method, spent in seconds.items():
+        ratios = [f"{spent[file] / seconds[OURS][file]:.2g}" for file in files]
+        lines.append(f"| {label(method)} | {' | '.join(ratios)} | {memory[method]:,.0f} |")
     return lines
 
 
@@ -101,10 +98,11 @@ def natures(methods: list[str]) -> list[str]:
 def page(paths: list[str], domains: list[str] | None, seeds: int, without: list[str]) -> str:
     """The whole page; methods ``without`` are left out."""
     found = list(cases(paths, domains, seeds))
-    timed = {name: Timed(name) for name in METHODS if name not in without}
-    predictions(OURS, found[0])  # so that what torch sets up at first is in nobody's time
-    measured = {name: gains(found, predict) for name, predict in timed.items()}
-    regimes, files = (list(dict.fromkeys(values)) for values in zip(*measured[OURS], strict=True))
+    results = side_by_side([name for name in METHODS if name not in without], partial(measured, found))
+    gained = {name: result[0] for name, (result, _) in results.items()}
+    seconds = {name: result[1] for name, (result, _) in results.items()}
+    memory = {name: megabytes for name, (_, megabytes) in results.items()}
+    regimes, files = (list(dict.fromkeys(values)) for values in zip(*gained[OURS], strict=True))
     words = [*(Path(p).name for p in paths), *(f"--domain {name}" for name in domains or ()), f"--seeds {seeds}"]
     words += [f"--without {name}" for name in without]
     head = f"| method | {' | '.join(regimes)} | mean | worst | worst, n ≥ 200 |"
@@ -123,21 +121,22 @@ def page(paths: list[str], domains: list[str] | None, seeds: int, without: list[
             "",
             "How the methods see a test set (ours: the whole set at once, and streams batch after batch):",
             "",
-            *natures(list(timed)),
+            *natures(list(gained)),
             "",
             head,
             "|---" * (len(regimes) + 4) + "|",
-            *(row(label(name), values) for name, values in measured.items()),
+            *(row(label(name), values) for name, values in gained.items()),
             "",
             f"## By data set: {' / '.join(files)}",
             "",
-            *by_file(measured, regimes, files),
+            *by_file(gained, regimes, files),
             "",
-            f"## CPU time on whole domains, divided by that of {OURS}",
+            "## Time and memory",
             "",
-            f"In the same run; torch threads: {torch.get_num_threads()}.",
+            f"CPU time on whole domains, divided by that of {OURS}, and the most memory beyond the embeddings, in all",
+            "regimes. In the same run, one thread.",
             "",
-            *times(timed, files),
+            *costs(seconds, memory, files),
             "",
         ]
     )
