@@ -99,7 +99,8 @@ class Encoder(ABC):
         if self._half_on_cpu:
             check_bf16()
             return copy.deepcopy(self.model).bfloat16()
-        return onednn.with_onednn(self.model) if onednn.gains(self.device) else self.model
+        exact = self.precision == "fp32"
+        return onednn.with_onednn(self.model) if exact and onednn.gains(self.device) else self.model
 
     @property
     def _half_on_cpu(self) -> bool:
