@@ -47,7 +47,6 @@ _HOMES = {
     "bca": "bca:BCA",
     "ecalp": "ecalp:ECALP",
     "dpe": "dpe:DPE",
-    "adapt-gda": "adapt_gda:ADAPT",
 }
 BASES = tuple(_HOMES)
 """Base methods that come with the package."""

@@ -38,7 +38,7 @@ by 0.5 in every dimension, so that cosines are positive as CLIP's are.
 """
 Z = STORED["embeddings"]
 TRANSDUCTIVE = ("transclip", "stata", "zlap", "gmm")
-RIVALS = (*TRANSDUCTIVE, "oga", "dmn", "t3a", "adanpc", "tda", "dota", "bca", "ecalp", "dpe", "adapt-gda")
+RIVALS = (*TRANSDUCTIVE, "oga", "dmn", "t3a", "adanpc", "tda", "dota", "bca", "ecalp", "dpe")
 OWN = {name: load_file(REFERENCES / f"{name}.safetensors") for name in ("t3a", "adanpc", "tda")}
 """Texts, embeddings, and what the authors' code returns for them.
 
@@ -303,8 +303,6 @@ def test_dtypes_and_inference_mode(name: str, task: Task) -> None:
         ("bca", {"prior_threshold": 65}, "prior_threshold: 65"),
         ("ecalp", {"rounds": 0}, "rounds: 0"),
         ("dpe", {"learning_rate": -1}, "learning_rate: -1"),
-        ("adapt-gda", {"shots": 0}, "shots: 0; allowed are whole numbers of at least 1"),
-        ("adapt-gda", {"mean_weight": 1.5}, "mean_weight: 1.5; allowed are numbers from 0 to 1"),
         ("t3a", {"filter_k": 2.5}, "filter_k: 2.5; allowed are None or whole numbers of at least 1"),
         ("adanpc", {"temperature": 0}, "temperature: 0; allowed are numbers above 0"),
         ("adanpc", {"labels": "truth"}, "labels: 'truth'; allowed are zero-shot, votes"),
