@@ -164,8 +164,8 @@ def _end(_number: int, _frame: object) -> NoReturn:
     if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
         os.write(2, ENDED.encode())
         os._exit(128 + signal.SIGTERM)
-    if hasattr(signal, "SIGCHLD"):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if hasattr(signal, "SIGCHLD"):  # with SIG_DFL, Python would complain of a signal that came a moment before
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     raise Terminated
 
 
