@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
-from clip_tca.datasets.formats.registry import FORMATS, KINDS, Kind
+from clip_tca.datasets.formats.registry import KINDS, Kind
 from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT
 
 if TYPE_CHECKING:
@@ -138,9 +136,6 @@ def run(options: argparse.Namespace) -> int:
     check_words(options)
     shared.check_inputs(options)
     shared.check_output(options.save_state, "save_state")
-    path = options.embeddings
-    if not is_url(path) and not Path(path).exists() and not glob.glob(path):  # said before torch is imported
-        raise FileNotFoundError(f"{path}: no such file, folder or pattern; give {', '.join(FORMATS)} files")
     from clip_tca.bulk.run import Run
     from clip_tca.bulk.shards import open_embeddings
     from clip_tca.core.device import choose_device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import re
 import sys
@@ -236,6 +237,9 @@ def check_inputs(options: argparse.Namespace) -> None:
         path = named.get(name)
         if path and path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
             raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file or folder; check its name")
+    path = named.get("embeddings")
+    if path and not is_url(path) and not Path(path).exists() and not glob.glob(path):
+        raise FileNotFoundError(f"{path}: no such file, folder or pattern; check its name")
     for name in ("state", "load_state"):
         path = named.get(name)
         if path and path.count("/") != 1 and not is_url(path) and not Path(path).exists():  # OWNER/NAME is a hub id

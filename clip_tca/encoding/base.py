@@ -99,8 +99,9 @@ class Encoder(ABC):
         if self._half_on_cpu:
             check_bf16()
             return copy.deepcopy(self.model).bfloat16()
-        exact = self.precision == "fp32"
-        return onednn.with_onednn(self.model) if exact and onednn.gains(self.device) else self.model
+        if self.precision == "fp32" and onednn.gains(self.device):
+            return onednn.with_onednn(self.model)
+        return self.model
 
     @property
     def _half_on_cpu(self) -> bool:
