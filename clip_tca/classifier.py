@@ -190,6 +190,19 @@ class LinearClassifier:
         parts = [torch.addmm(bias, double(part), weight.T).log_softmax(dim=1) for part in z.split(CHUNK)]
         return torch.cat(parts)
 
+    def least_move(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """The smallest move of embeddings after which this classifier scores them as ``weight`` and ``bias`` do.
+
+        z′ = z + (scores − logits) · pinv(W), with W the centred weights: a matrix ``(d, d)`` and an offset ``(d,)``.
+        """
+        own, own_bias = double(self.weight.to(weight.device)), double(self.bias.to(weight.device))
+        w = own - own.mean(dim=0)
+        inverse = torch.linalg.pinv(w, rtol=1e-6).T
+        difference, gap = bias - own_bias, weight - weight.mean(dim=0) - w
+        matrix = gap.T @ inverse
+        matrix.diagonal().add_(1.0)
+        return matrix, (difference - difference.mean()) @ inverse
+
     def check_size(self) -> None:
         """Raise ValueError if weight or bias are so large that products with embeddings could overflow float32."""
         if is_fake(self.weight):

@@ -68,7 +68,7 @@ class Diagnosis(TypedDict):
     classes: int
     spread: float
     mean_shift: float | None  # distance of the means before and after, in spreads
-    movement: float | None  # root mean square move of an embedding, in spreads
+    movement: float | None  # root mean square move of an embedding, in spreads; None for rows of another encoder
     predicted: list[int]  # how often the classifier predicts each class
     changed: float | None  # share of the predictions that change
     correlation_distance: NotRequired[float]  # of the two covariances
@@ -96,7 +96,7 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
 
 def stands_still(diagnosis: Diagnosis) -> bool:
     """Whether no embedding moves."""
-    return (diagnosis["movement"] or 0.0) <= STILL
+    return diagnosis["movement"] is not None and diagnosis["movement"] <= STILL
 
 
 def skew(diagnosis: Diagnosis) -> float | None:
@@ -247,7 +247,9 @@ def _classes(diagnosis: Diagnosis, names: list[str]) -> list[str]:
 def _shift(diagnosis: Diagnosis) -> list[str]:
     if diagnosis["mean_shift"] is None:
         return ["  All embeddings are the same, so there is no spread to measure distances by."]
-    moved = f"  Embeddings move by {diagnosis['movement'] or 0:.2f} of the spread."
+    if diagnosis["movement"] is None:
+        return ["  The rows come from another encoder than the scores. They are classified, not moved."]
+    moved = f"  Embeddings move by {diagnosis['movement']:.2f} of the spread."
     if "chosen" not in diagnosis:
         return [
             moved,

@@ -108,10 +108,16 @@ class Adapter(ABC):
             """Learned attributes, which have a trailing underscore."""
 
     _growth = 1.0  # new images, as a share of those solved for, after which a stream solves again
+    _head = cast("LinearClassifier | None", None)  # scores rows that come with logits
     _observed = cast("Any", None)
     _device = cast("torch.device | None", None)
     _solved_at = 0
     _names = cast("tuple[str, ...]", ())
+
+    @property
+    def g(self) -> LinearClassifier:
+        """The classifier that scores rows as they are kept: ``classifier``, or what reads the logits beside them."""
+        return self._head or self.classifier
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
 
@@ -119,13 +125,13 @@ class Adapter(ABC):
         """Raise ValueError for an option that is not allowed."""
         if self.normalize is not None:
             check_flag("normalize", self.normalize)
-        if self.classifier.normalize and self.normalize is False:
+        if self.g.normalize and self.normalize is False:
             raise ValueError(
                 "normalize: False, but the classifier scales rows to unit length; leave it out, or use a "
                 "LinearClassifier without normalize=True"
             )
         check_whole("refresh", self.refresh, also="auto")
-        self.classifier.check_size()
+        self.g.check_size()
 
     @property
     def uses_labels(self) -> bool:
@@ -189,7 +195,7 @@ class Adapter(ABC):
                 self._check_labels_given(labels is not None)
                 observed, device = self._start(), rows.device
             scores = None if logits is None else self._checked_logits(logits, rows)
-            truth = None if labels is None else check_labels(labels, len(rows), self.classifier.n_classes, rows.device)
+            truth = None if labels is None else check_labels(labels, len(rows), self.g.n_classes, rows.device)
             self._observe_all(observed, rows, scores, truth if self.uses_labels else None)
             seen += len(rows)
         if seen < 2:
@@ -241,7 +247,7 @@ class Adapter(ABC):
         self._waiting: list[tuple[Tensor, Tensor | None]] = []
         self._unchecked: list[Tensor] = []
         self._waiting_images = 0
-        self._overruled, self._checked_images = torch.zeros(self.classifier.n_classes, device=device), 0
+        self._overruled, self._checked_images = torch.zeros(self.g.n_classes, device=device), 0
 
     def _learn(self, learned: dict[str, Tensor]) -> None:
         for name, value in learned.items():
@@ -275,7 +281,7 @@ class Adapter(ABC):
 
     def _is_overruled(self) -> bool:
         """Whether the map overrules g on far more of the unchecked images of some class than is usual."""
-        z, g = self._prepared(torch.cat(self._unchecked)), self.classifier
+        z, g = self._prepared(torch.cat(self._unchecked)), self.g
         self._unchecked = []
         zero_shot = g.predict(z)
         overruled = torch.bincount(zero_shot[self._score(z).argmax(dim=1) != zero_shot], minlength=g.n_classes)
@@ -290,31 +296,34 @@ class Adapter(ABC):
         moved = self._applied(z, self._move)[0]
         return like((unit_rows(moved) if unit else moved).to(to_tensor(z).dtype), z)
 
-    def logits(self, z: Array) -> Array:
-        """Class scores ``(n, c)`` after adaptation, in float32 (float64 for float64 input)."""
-        return like(self._applied(z, self._score)[0], z)
+    def logits(self, z: Array, *, logits: Array | None = None) -> Array:
+        """Class scores ``(n, c)`` after adaptation, in float32 (float64 for float64 input).
+
+        This and what follows takes the ``logits`` of the rows beside them if ConditionalTCA was fitted with logits.
+        """
+        return like(self._scores(z, logits), z)
 
     def adapt(self, z: Array) -> tuple[Array, Array]:
         """Return both :meth:`transform` and :meth:`logits`; faster than calling one after the other."""
         moved, scores = self._applied(z, self._move, self._score)
         return like(moved.to(to_tensor(z).dtype), z), like(scores, z)
 
-    def predict_proba(self, z: Array) -> Array:
+    def predict_proba(self, z: Array, *, logits: Array | None = None) -> Array:
         """Class probabilities ``(n, c)`` after adaptation: softmax of :meth:`logits`."""
-        return like(self._applied(z, self._score)[0].softmax(dim=1), z)
+        return like(self._scores(z, logits).softmax(dim=1), z)
 
     @overload
-    def predict(self, z: Array, *, names: Literal[False] = False) -> Array: ...
+    def predict(self, z: Array, *, names: Literal[False] = False, logits: Array | None = None) -> Array: ...
     @overload
-    def predict(self, z: Array, *, names: bool) -> Array | np.ndarray: ...
-    def predict(self, z: Array, *, names: bool = False) -> Array | np.ndarray:
+    def predict(self, z: Array, *, names: bool, logits: Array | None = None) -> Array | np.ndarray: ...
+    def predict(self, z: Array, *, names: bool = False, logits: Array | None = None) -> Array | np.ndarray:
         """Predicted classes ``(n,)`` after adaptation; with ``names`` an array of the names that the classifier has."""
-        best = self._applied(z, self._score)[0].argmax(dim=1)
-        return self.classifier.names_of(best) if names else like(best, z)
+        best = self._scores(z, logits).argmax(dim=1)
+        return self.g.names_of(best) if names else like(best, z)
 
-    def score(self, z: Array, y: Any) -> float:
+    def score(self, z: Array, y: Any, *, logits: Array | None = None) -> float:
         """Accuracy: the share of rows whose predicted class is ``y`` ``(n,)``, given as numbers or as names."""
-        return self.classifier.accuracy(self._applied(z, self._score)[0].argmax(dim=1), y)
+        return self.g.accuracy(self._scores(z, logits).argmax(dim=1), y)
 
     def folded(self) -> LinearClassifier:
         """The adapted classifier as plain weight and bias: predicting costs what it did before adaptation."""
@@ -322,14 +331,26 @@ class Adapter(ABC):
         if not self.linear:
             raise ValueError(f"{type(self).__name__} is not linear; use LinearTCA or ConditionalTCA")
         weight, bias = self.weight_.T.clone(), self.bias_.clone()
-        return LinearClassifier(weight, bias, classes=self.classifier.classes, normalize=self._scales)
+        return LinearClassifier(weight, bias, classes=self.g.classes, normalize=self._scales)
 
     def explain(self) -> str:
         """Explain what was learned and whether to trust it, in words and then in figures (``clip-tca explain``)."""
         from clip_tca.adapters.diagnosis import diagnose
         from clip_tca.explanation import explanation
 
-        return "\n".join(explanation(diagnose(self), self.classifier.class_names()))
+        return "\n".join(explanation(diagnose(self), self.g.class_names()))
+
+    def _scores(self, z: Any, logits: Any) -> Tensor:
+        """Adapted logits ``(n, c)`` of rows with the logits that belong to them, if there are any."""
+        self._require_fitted()
+        return self._applied(self._joined(z, logits), self._score)[0]
+
+    def _joined(self, z: Any, logits: Any) -> Any:
+        """Rows as the fit keeps them."""
+        if logits is not None:
+            kind = type(self).__name__
+            raise ValueError(f"logits: {kind} predicts from embeddings alone; leave them out: predict(z)")
+        return z
 
     def _applied(self, z: Any, *maps: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """What each of ``maps`` makes of all rows, a block at a time."""
@@ -344,7 +365,12 @@ class Adapter(ABC):
     @property
     def _scales(self) -> bool:
         """Whether rows are scaled to unit length."""
-        return self.classifier.unit_rows if self.normalize is None else self.normalize
+        return self.g.unit_rows if self.normalize is None else self.normalize
+
+    @property
+    def _of_unit_length(self) -> bool:
+        """Whether embeddings are scaled to unit length before anything is learned from them."""
+        return self._scales
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
@@ -431,7 +457,7 @@ class Adapter(ABC):
         for name, value in params.items():
             setattr(self, name, value)
         if params:
-            self._observed, self._device, self._solved_at = None, None, 0
+            self._observed, self._device, self._solved_at, self._head = None, None, 0, None
             for name in ("n_seen", *self._names):
                 vars(self).pop(f"{name}_", None)
         return self
@@ -440,18 +466,19 @@ class Adapter(ABC):
         defaults = {option.name: option.default for option in fields(self)}
         given = {name: value for name, value in self.get_params().items() if name != "classifier"}
         changed = [f"{name}={value!r}" for name, value in given.items() if repr(value) != repr(defaults[name])]
-        return f"{type(self).__name__}({', '.join([repr(self.classifier), *changed])})"
+        classifier = [] if self.classifier is None else [repr(self.classifier)]
+        return f"{type(self).__name__}({', '.join([*classifier, *changed])})"
 
     @property
     def classes_(self) -> np.ndarray:
         """The classes ``(c,)`` as :meth:`predict` gives them: 0 to c - 1, in the order of the classifier."""
-        return np.arange(self.classifier.n_classes)
+        return np.arange(self.g.n_classes)
 
     @property
     def n_features_in_(self) -> int:
         """Dimension of the embeddings; only there after fitting."""
         self._require_fitted()
-        return self.classifier.dim
+        return self.g.dim
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._solved_at > 0
@@ -475,21 +502,21 @@ class Adapter(ABC):
 
     def _checked(self, z: object, device: torch.device | None = None) -> Tensor:
         """Embeddings as rows; those of a stream have to be on the ``device`` on which it began."""
-        if not isinstance(self.classifier, LinearClassifier):
-            kind = type(self.classifier).__name__
+        if not isinstance(self.g, LinearClassifier):
+            kind = type(self.g).__name__
             raise TypeError(
                 f"classifier: expected a LinearClassifier, got {kind}; use ZeroShotClassifier(text) or "
                 "LinearClassifier(weight, bias)"
             )
         rows = to_tensor(z)
-        check_rows(rows, self.classifier.dim)
+        check_rows(rows, self.g.dim)
         if device not in (None, rows.device):
             raise ValueError(f"embeddings: on {rows.device}, but this stream began on {device}; move the batch")
         return rows
 
     def _checked_logits(self, logits: Tensor | np.ndarray, rows: Tensor) -> Tensor:
         """Another method's class scores of the rows, on their device."""
-        scores, needed = to_tensor(logits, "logits"), (len(rows), self.classifier.n_classes)
+        scores, needed = to_tensor(logits, "logits"), (len(rows), self.g.n_classes)
         if scores.shape != needed:
             raise ValueError(f"logits: shape {tuple(scores.shape)}, but {needed} is needed: (embeddings, classes)")
         check_rows(scores, name="logits")

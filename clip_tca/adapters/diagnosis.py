@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
-from clip_tca.adapters.conditional import MOST_CONFIDENT, ConditionalTCA
+from clip_tca.adapters.conditional import ConditionalTCA, Constants
 from clip_tca.adapters.statistics import EvenSample, coral_distance, moments
 from clip_tca.explanation import Diagnosis
 
@@ -34,14 +34,17 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
     adapter._require_fitted()
     adapter._settle()
     rows: Any = kept_rows(adapter)
-    g, conditional = adapter.classifier, isinstance(adapter, ConditionalTCA)
-    m = moments(rows) if conditional else adapter._observed.moments.total()
+    g, conditional = adapter.g, isinstance(adapter, ConditionalTCA)
+    d = adapter.n_features_in_  # the logits of another encoder may stand beside the embeddings
+    m = moments(rows[:, :d]) if conditional else adapter._observed.moments.total()
     sigma = m.covariance * ((m.n - 1) / m.n)
     spread = sigma.trace().clamp_min(0).sqrt()
     spread = spread * (spread > 1e-12 * m.mean.norm())  # less than that is rounding: all embeddings are the same
-    shift, change = adapter.offset_ + m.mean @ adapter.W_ - m.mean, adapter.W_.clone()
-    change.diagonal().sub_(1)
-    squares = shift @ shift + (change * (sigma @ change)).sum()
+    shift, squares = 0 * m.mean, 0 * spread
+    if d == g.dim:
+        shift, change = adapter.offset_ + m.mean @ adapter.W_ - m.mean, adapter.W_.clone()
+        change.diagonal().sub_(1)
+        squares = shift @ shift + (change * (sigma @ change)).sum()
     if not adapter.linear:
         shift = adapter.pseudo_source_mean_ - adapter.mean_
         squares = (adapter._move(rows) - rows).square().sum(1).mean()
@@ -51,11 +54,11 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
     figures: Diagnosis = {
         "kind": type(adapter).__name__,
         "embeddings": adapter.n_seen_,
-        "dim": g.dim,
+        "dim": d,
         "classes": g.n_classes,
         "spread": float(spread),
         "mean_shift": _ratio(shift.norm(), spread),
-        "movement": _ratio(squares.clamp_min(0).sqrt(), spread),
+        "movement": _ratio(squares.clamp_min(0).sqrt(), spread) if d == g.dim else None,
         "predicted": (zero_shot.bincount(minlength=g.n_classes) if conditional else adapter.predicted_).tolist(),
         "changed": None if before is None or after is None else int((before != after).sum()) / len(after),
     }
@@ -67,7 +70,7 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
         "counts": [round(count, 2) for count in counts.tolist()],
         "between": _ratio((counts * gaps)[counts > 0].sum() / m.n, spread.square()),
         "temperature": float(adapter.temperature_),
-        "kept": float(adapter.disputed_) > MOST_CONFIDENT,
+        "kept": float(adapter.trust_) == 0 and m.n >= Constants().fewest,
     }
 
 
@@ -100,7 +103,7 @@ def _predictions(adapter: Any, rows: Tensor | None) -> tuple[Any, Any]:
     judged_by_g = not grouped or certain.group.equal(adapter.classifier.predict(certain.rows))
     if rows is None or not judged_by_g:
         return None, None
-    return adapter.classifier.predict(rows), adapter._score(rows).argmax(dim=1)
+    return adapter.g.predict(rows), adapter._score(rows).argmax(dim=1)
 
 
 def _ratio(value: Tensor, unit: Tensor) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from clip_tca.adapters.base import Adapter
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import install
 from clip_tca.core.files import atomic, write_tensors
@@ -15,19 +16,21 @@ from clip_tca.core.remote import Location
 SUFFIXES = (".onnx", ".safetensors")
 
 
-def export(head: LinearClassifier, path: Location) -> None:
-    """Write a classifier, such as ``adapter.folded()``, to an ``.onnx`` or ``.safetensors`` file.
+def export(adapter: Adapter, path: Location) -> None:
+    """Write the classifier of a fitted adapter to an ``.onnx`` or ``.safetensors`` file.
 
     Raises:
         ValueError: If the file has another suffix, or the package onnx is missing.
     """
+    head = adapter.folded()
     if path.suffix.lower() == ".onnx":
-        content = onnx_model(head).SerializeToString()
+        content = onnx_model(adapter).SerializeToString()
         with atomic(path) as part:
             part.write_bytes(content)
     elif path.suffix.lower() == ".safetensors":
         tensors = {name: getattr(head, name).float().contiguous() for name in ("weight", "bias")}
-        write_tensors(path, tensors, {"normalize": str(head.normalize).lower(), **_names(head)})
+        beside = {} if adapter._head is None else {"embeddings": str(adapter.n_features_in_)}  # then come logits
+        write_tensors(path, tensors, {"normalize": str(adapter._of_unit_length).lower(), **beside, **_names(head)})
     else:
         raise ValueError(f"output: {path}; allowed are names that end with {' or '.join(SUFFIXES)}")
 
@@ -37,13 +40,17 @@ def _names(head: LinearClassifier) -> dict[str, str]:
     return {} if head.classes is None else {"classes": json.dumps(head.classes)}
 
 
-def onnx_model(head: LinearClassifier) -> Any:
-    """``embeddings`` (n, d) → ``logits`` (n, c) and ``labels`` (n,); scales to unit length if TCA does."""
+def onnx_model(adapter: Adapter) -> Any:
+    """``embeddings`` (n, d) → ``logits`` (n, c) and ``labels`` (n,); scales to unit length if TCA does.
+
+    What was fitted with logits of another encoder takes them as ``scores`` (n, c) beside the embeddings.
+    """
+    head, dim, paired = adapter.folded(), adapter.n_features_in_, adapter._head is not None
     try:
         from onnx import TensorProto, checker, helper, numpy_helper
     except ImportError:
         raise ValueError(f"onnx is not installed; {install('onnx')}") from None
-    classes, dim = head.weight.shape
+    classes = head.n_classes
     constants: dict[str, np.ndarray] = {
         "weight": head.weight.cpu().numpy().astype(np.float32),
         "bias": head.bias.cpu().numpy().astype(np.float32),
@@ -55,17 +62,22 @@ def onnx_model(head: LinearClassifier) -> Any:
         helper.make_node("Max", ["length", "tiny"], ["safe"]),
         helper.make_node("Div", ["embeddings", "safe"], ["unit"]),
     ]
-    rows = "unit" if head.normalize else "embeddings"
+    rows = "unit" if adapter._of_unit_length else "embeddings"
+    beside = [helper.make_node("Concat", [rows, "scores"], ["rows"], axis=1)] if paired else []
     nodes = [
-        *(scaling if head.normalize else []),
-        helper.make_node("Gemm", [rows, "weight", "bias"], ["logits"], transB=1),
+        *(scaling if adapter._of_unit_length else []),
+        *beside,
+        helper.make_node("Gemm", ["rows" if paired else rows, "weight", "bias"], ["logits"], transB=1),
         helper.make_node("ArgMax", ["logits"], ["labels"], axis=1, keepdims=0),
     ]
     used = {name for node in nodes for name in node.input}
     graph = helper.make_graph(
         nodes,
         "clip-tca",
-        [helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ["n", dim])],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width])
+            for name, width in [("embeddings", dim), ("scores", classes)][: 1 + paired]
+        ],
         [
             helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", classes]),
             helper.make_tensor_value_info("labels", TensorProto.INT64, ["n"]),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from clip_tca.adapters.conditional import nearest
+from clip_tca.adapters.statistics import nearest
 from clip_tca.core.tensors import like, to_tensor, unit
 
 NEIGHBOURS = 5

@@ -38,12 +38,13 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter, Shares, check_shares, class_log, log, share_vector
-from clip_tca.adapters.conditional import fit_conditional, spread_rows
+from clip_tca.adapters.conditional import fit_conditional
 from clip_tca.adapters.statistics import (
     EvenSample,
     Moments,
     RunningMoments,
     ledoit_wolf,
+    neighbour_sample,
     shrink,
     symmetric_product,
     weighted_moments,
@@ -62,8 +63,8 @@ LARGEST_K = 20
 ALL_COUNTED, COUNTED_ROWS = 10_000, 3072
 """Classes are counted on all rows up to ALL_COUNTED, otherwise on COUNTED_ROWS evenly spread rows. Both are at least 8
 per class."""
-COUNTING_ROUNDS = 5
-"""Rounds of the ConditionalTCA that counts the classes."""
+COUNTING_ROUNDS = 2
+"""Rounds of the ConditionalTCA that counts the classes: a judge that has made up its mind less counts them better."""
 TRIED_ROWS = 4096
 """The most rows of the pseudo-source that are used to compare shares."""
 NO_SHRINKAGE = 1e-4
@@ -160,10 +161,11 @@ def row_weights(shares: Tensor, group: Tensor) -> Tensor:
 
 def conditional_predictions(observed: Observed, g: LinearClassifier) -> tuple[Tensor, Tensor]:
     """An evenly spread sample ``(n, d)`` of all embeddings, and the classes ``(n,)`` that ConditionalTCA predicts."""
-    target, most = observed.moments.total(), max(COUNTED_ROWS, 8 * g.n_classes)
-    sample = observed.sample.rows(most if observed.sample.full else None)
-    fitted = fit_conditional(sample, g, rounds=COUNTING_ROUNDS, m=target if len(sample) == target.n else None)
-    return sample, LinearClassifier(fitted.weight, fitted.bias).predict(sample)
+    sample = observed.sample.rows(max(COUNTED_ROWS, 8 * g.n_classes) if observed.sample.full else None)
+    log_p = g.logits(sample).log_softmax(dim=1)
+    fitted = fit_conditional(sample, log_p, rounds=COUNTING_ROUNDS)
+    scores = fitted.anchor.to(sample) * log_p + sample @ fitted.weight.to(sample).T + fitted.bias.to(sample)
+    return sample, scores.argmax(dim=1)
 
 
 def estimate_shares(
@@ -194,7 +196,7 @@ def estimate_shares(
     c = g.n_classes
     weight, bias = double(g.weight.to(sample.device)), double(g.bias.to(sample.device))
     weight, mean, sigma = weight @ basis, target[0] @ basis, basis.T @ target[1] @ basis
-    some = spread_rows(rows, TRIED_ROWS)
+    some = neighbour_sample(rows, TRIED_ROWS)
     source, group = double(rows[some]) @ basis, group[some]
     inside = sample @ basis.to(sample) - mean.to(sample)
 

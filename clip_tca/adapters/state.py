@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
+from clip_tca.adapters.paired import reader
 from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.checks import counted, one_line, visible
@@ -30,7 +31,7 @@ from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.core.version import __version__
 from clip_tca.explanation import ORACLE
 
-FORMAT = 3
+FORMAT = 4
 G_NAMES, PROMPT_NAMES = ("weight", "bias", "classes", "normalize"), ("text", "scale")
 """What is saved of a classifier, and of one that was made from prompts."""
 
@@ -62,7 +63,7 @@ A classifier for image embeddings, adapted to one data set by {kind} of clip-tca
 import clip_tca
 
 head = clip_tca.from_pretrained("{title}")
-head.predict(z, names={names})  # z: image embeddings (n, {dim}) of the model below
+head.predict(z, names={names}{logits})  # z: image embeddings (n, {dim}) of the model below
 ```
 
 It was saved by clip-tca {version}. The files are safetensors and JSON: loading them runs no code.
@@ -90,7 +91,7 @@ def save_adapter(adapter: Adapter, path: str | Location) -> None:
     """Write atomically: the file appears whole under its final name, or not at all."""
     g = adapter.classifier
     names = [*G_NAMES, *(PROMPT_NAMES if isinstance(g, ZeroShotClassifier) else ())]
-    content = {f"classifier.{name}": getattr(g, name) for name in names}
+    content = {} if g is None else {f"classifier.{name}": getattr(g, name) for name in names}
     content |= {f"learned.{name}": getattr(adapter, f"{name}_") for name in adapter._names}
     content |= _attributes(adapter._observed, "observed")
     tensors = {
@@ -100,6 +101,7 @@ def save_adapter(adapter: Adapter, path: str | Location) -> None:
         "format": FORMAT,
         "class": type(adapter).__name__,
         "options": {**adapter.options(), "normalize": adapter.normalize},
+        "paired": None if adapter._head is None else [adapter.n_features_in_, adapter.g.n_classes],
         "seen": adapter.n_seen_,
         "solved_at": adapter._solved_at,
         "values": {name: value for name, value in content.items() if name not in tensors},
@@ -118,7 +120,7 @@ def save_folder(
     title: str | None = None,
 ) -> None:
     """Write a state, ``config.json`` and a model card into a folder; see :meth:`Adapter.save_pretrained`."""
-    folder, g = Path(folder), adapter.classifier
+    folder, g = Path(folder), adapter.g
     folder.mkdir(parents=True, exist_ok=True)
     names = [visible(name) for name in g.class_names()]
     more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
@@ -128,7 +130,8 @@ def save_folder(
         kind=type(adapter).__name__,
         labels=ORACLE if adapter.uses_labels else "No labels were used.",
         names=g.classes is not None,
-        dim=g.dim,
+        dim=adapter.n_features_in_,
+        logits="" if adapter._head is None else ", logits=scores",
         version=__version__,
         model=model or "not stated",
         data=data or "not stated",
@@ -140,7 +143,7 @@ def save_folder(
         explanation=adapter.explain(),
     )
     about: dict[str, Any] = {"library": "clip-tca", "version": __version__, "class": type(adapter).__name__}
-    about |= {"model": model, "data": data, "dimensions": g.dim, "classes": names, "options": options}
+    about |= {"model": model, "data": data, "dimensions": adapter.n_features_in_, "classes": names, "options": options}
     adapter.save(folder / STATE)
     write_text(folder / "config.json", json.dumps(about, indent=2) + "\n")
     write_text(folder / "README.md", card)
@@ -234,12 +237,17 @@ def load(path: str | Location, device: str | torch.device | None = None, kind: t
         if metadata["checksum"] != checksum(text, tensors):
             raise ValueError("its checksum is wrong")
         content = {**record["values"], **tensors}
-        g = object.__new__(ZeroShotClassifier if "classifier.scale" in content else LinearClassifier)
-        vars(g).update(_part(content, "classifier"))
-        g.classes = None if g.classes is None else tuple(g.classes)
+        g: Any = None
+        if "classifier.weight" in content:
+            g = object.__new__(ZeroShotClassifier if "classifier.scale" in content else LinearClassifier)
+            vars(g).update(_part(content, "classifier"))
+            g.classes = None if g.classes is None else tuple(g.classes)
         kinds = {known.kind.__name__: known.kind for known in ADAPTERS.values()}
         kinds |= {} if kind is None else {kind.__name__: kind}
         adapter = kinds[record["class"]](g, **record["options"])
+        if record["paired"]:
+            dim, classes = record["paired"]
+            adapter._head = reader(dim, classes, None if g is None else g.classes, device)
         adapter._begin(adapter._start(), device, record["seen"])
         for name, value in _part(content, "observed").items():
             _restore(adapter._observed, name, value)

@@ -1,4 +1,4 @@
-"""Means and covariances, of a matrix or of a stream of rows, and an evenly spread sample of a stream.
+"""Means and covariances of a matrix or a stream of rows, an evenly spread sample of a stream, and nearest neighbours.
 
 The covariance is the paper's, Σ = Σᵢ (xᵢ − μ)(xᵢ − μ)ᵀ / (n − 1). Ledoit and Wolf (2004) shrink it towards a multiple
 of the identity, (1 − a)Σ + a (tr Σ / d) I, by the amount a that has the least expected squared error:
@@ -13,6 +13,7 @@ precision.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,9 @@ from clip_tca.core.tensors import CHUNK, double, is_fake
 
 COLUMNS_AT_ONCE = 96
 """Columns of a symmetric product that are computed together."""
+
+ROWS_AT_ONCE = 1024
+"""Rows whose distances to all others are computed together."""
 
 FEW_ROWS = 1024
 """Up to this number of rows, products are computed in float64, which is cheap for few rows."""
@@ -131,6 +135,69 @@ def symmetric_product(a: Tensor, b: Tensor) -> Tensor:
         torch.mm(a[:, start:end].T, b[:, start:], out=product[start:end, start:])
         product[end:, start:end] = product[start:end, end:].T
     return product
+
+
+def neighbour_sample(x: Tensor, most: int) -> Tensor:
+    """Indices of at most ``most`` rows of ``x`` ``(n, d)``, the same in any order and hardly others after rounding."""
+    along = double(x.sum(dim=1))
+    phase = 100 * along / along.std(correction=0).clamp_min(1e-300)
+    return phase.sin().topk(min(most, len(x))).indices
+
+
+def nearest(y: Tensor, count: int) -> Tensor:
+    """Indices ``(n, k)`` of the ``count`` nearest other rows of each row of ``y`` ``(n, r)``, the nearest first."""
+    squares, found = y.square().sum(dim=1), []
+    for start in range(0, len(y), ROWS_AT_ONCE):
+        distance = torch.addmm(squares, y[start : start + ROWS_AT_ONCE], y.T, alpha=-2)
+        distance.diagonal(start).fill_(float("inf"))
+        found.append(distance.topk(min(count, len(y) - 1), largest=False).indices)
+    return torch.cat(found)
+
+
+def root(f: Callable[[Tensor], Tensor], low: float, high: float, like: Tensor) -> Tensor:
+    """Where the falling function ``f`` is zero, or the nearer end, by bisection without a look at values (for GPUs)."""
+    lower, upper = like.new_tensor(low), like.new_tensor(high)
+    for _ in range(24):
+        middle = (lower + upper) / 2
+        rising = f(middle) > 0
+        lower, upper = torch.where(rising, middle, lower), torch.where(rising, upper, middle)
+    return lower
+
+
+def neighbour_temperature(log_p: Tensor, neighbour: Tensor) -> Tensor:
+    """t ≥ 1 at which p ∝ exp(log p / t) predicts best what g says of the neighbours: ``log_p`` and theirs ``(n, c)``.
+
+    There the derivative of the likelihood is zero: E[log p] is the same under p at t as under the neighbour's p.
+    """
+    wanted = double((neighbour.exp() * log_p).sum())
+
+    def surplus(log_t: Tensor) -> Tensor:
+        return double(((log_p / log_t.exp().to(log_p)).softmax(dim=1) * log_p).sum()) - wanted
+
+    return root(surplus, 0.0, math.log(1e4), wanted).exp()
+
+
+def matching_temperature(scores: Tensor, confidence: Tensor) -> Tensor:
+    """The temperature, from 1/16 on, at which the mean confidence of ``scores`` ``(n, c)`` is ``confidence``."""
+    gaps = scores[:4096] - scores[:4096].amax(dim=1, keepdim=True)
+
+    def surplus(log_t: Tensor) -> Tensor:
+        return double((gaps / 2 ** log_t.to(gaps)).exp_().sum(dim=1).reciprocal_()).mean() - confidence
+
+    return 2 ** root(surplus, -4.0, 20.0, confidence)
+
+
+def inverse_of(diagonal: Tensor, added: Tensor | float = 0.0, removed: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """S⁻¹ = diag(first) + F Fᵀ as (first, F), for S = diag(``diagonal``) + ``added`` or − ``removed``ᵀ ``removed``.
+
+    If ``removed`` ``(c, d)`` has c < d, F is ``(d, c)``, by Woodbury's identity: n rows then cost n·d·c, not n·d².
+    """
+    inverse, right = diagonal.reciprocal(), torch.eye(len(diagonal)).to(diagonal)
+    if removed is not None and len(removed) < len(diagonal):
+        s, right = torch.eye(len(removed)).to(removed) - (removed * inverse) @ removed.T, removed * inverse
+    else:
+        s, inverse = diagonal.diag() + (added if removed is None else -removed.T @ removed), 0 * inverse
+    return inverse, torch.linalg.solve_triangular(torch.linalg.cholesky(s), right, upper=False).T
 
 
 class EvenSample:

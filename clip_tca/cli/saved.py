@@ -104,10 +104,10 @@ def export(options: argparse.Namespace) -> int:
     from clip_tca.adapters.export import export as write
     from clip_tca.adapters.state import from_pretrained
 
-    head = from_pretrained(options.state).folded()
-    write(head, locate(options.output))
-    classes, dim = head.weight.shape
+    adapter = from_pretrained(options.state)
+    write(adapter, locate(options.output))
+    classes, dim = adapter.g.n_classes, adapter.n_features_in_
     unit = "of any length, which the model scales" if options.output.endswith(".onnx") else "of unit length"
-    length = unit if head.normalize else "as they come"
+    length = unit if adapter._of_unit_length else "as they come"
     print(f"written: {options.output}: {dim} dimensions to {classes} classes; for embeddings {length}")
     return 0

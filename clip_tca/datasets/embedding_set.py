@@ -131,8 +131,9 @@ def _read(file: SafetensorsFile, text: str | None) -> EmbeddingSet:
             raise KeyError(tensor)
     domains = {name: (file.read(tensor), file.read(f"{name}.labels").long()) for name, tensor in found.items()}
     source = domains.pop(SOURCE, None) if found.get(SOURCE) == f"{SOURCE}.features" else None
-    optional = (("classes", "null"), ("about", "{}"))
-    classes, about = (json.loads(file.metadata.get(key, default)) for key, default in optional)
+    classes, said = json.loads(file.metadata.get("classes", "null")), file.metadata.get("about", "{}")
+    about = json.loads(said) if said.startswith(("{", "[")) else {"description": said}  # a sentence will do
+    classes = classes and [name for name in classes if name]  # a list read from a text file may end with an empty name
     if text is None:
         bias = file.read("head.bias") if "head.bias" in file.headers else None
         head = LinearClassifier(file.read("head.weight"), bias, classes=classes)

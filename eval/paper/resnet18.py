@@ -15,15 +15,12 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA
-from clip_tca.adapters import conditional
 from clip_tca.adapters.base import Adapter
-from clip_tca.adapters.conditional import start_at
 from clip_tca.adapters.linear import gradient
 from clip_tca.adapters.registry import PAPER, PUBLIC_CODE
 from clip_tca.adapters.statistics import moments
@@ -120,12 +117,6 @@ def source_by_monge(data: EmbeddingSet) -> Tensor:
     return predict_aligned(g, z, source)
 
 
-def at_once_sure(data: EmbeddingSet) -> Tensor:
-    """ConditionalTCA that starts from g as it is, however sure that is."""
-    with patch.object(conditional, "start_at", lambda rows, _, *rest: start_at(rows, 1.0, *rest)):
-        return by(ConditionalTCA)(data)
-
-
 ROWS: dict[str, tuple[str | None, Predict]] = {
     "T3A, M = 20": ("T3A", t3a(20)),
     "T3A, M = 100": ("T3A", t3a(100)),
@@ -149,7 +140,6 @@ ROWS: dict[str, tuple[str | None, Predict]] = {
     "ORACLE: MLP-2, the public code's pseudo-source": ("MLP-2", leaked(MLPTCA, layers=2, **PUBLIC_PSEUDO_SOURCE)),
     "ORACLE: MLP-3, the public code's pseudo-source": ("MLP-3", leaked(MLPTCA, layers=3, **PUBLIC_PSEUDO_SOURCE)),
     "ConditionalTCA, our defaults": (None, by(ConditionalTCA)),
-    "ConditionalTCA, without its start temperature": (None, at_once_sure),
     "ORACLE: ConditionalTCA, true shares given": (None, true_shares(ConditionalTCA)),
     "ORACLE: true source statistics, gradient": ("LinearTCA, true source statistics", source_by_gradient),
     "ORACLE: true source statistics, Monge map": ("LinearTCA, true source statistics", source_by_monge),

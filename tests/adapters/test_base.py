@@ -94,6 +94,8 @@ def test_strange_but_legal_data_stay_finite(name, shifted):
         "huge": z * 1e30,
         "tiny": z * 1e-30,
     }
+    if name == "conditional-tca":
+        del cases["zero rows"]  # it refuses them: tests/adapters/test_conditional.py
     for case, rows in cases.items():
         adapter = ADAPTERS[name].build(shifted.g).fit(rows)
         assert torch.isfinite(adapter.transform(rows)).all(), case

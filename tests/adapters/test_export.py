@@ -34,7 +34,7 @@ def tensors_of(path):
 
 
 def test_safetensors_are_those_of_a_linear_layer_for_unit_embeddings(by_text, shifted, tmp_path):
-    export(by_text.folded(), tmp_path / "head.safetensors")
+    export(by_text, tmp_path / "head.safetensors")
     tensors, metadata = tensors_of(tmp_path / "head.safetensors")
     assert metadata["normalize"] == "true"
     assert json.loads(metadata["classes"]) == list(NAMES)
@@ -45,7 +45,7 @@ def test_safetensors_are_those_of_a_linear_layer_for_unit_embeddings(by_text, sh
 
 
 def test_the_features_of_a_head_are_taken_as_they_come(by_head, shifted, tmp_path):
-    export(by_head.folded(), tmp_path / "head.safetensors")
+    export(by_head, tmp_path / "head.safetensors")
     tensors, metadata = tensors_of(tmp_path / "head.safetensors")
     assert metadata == {"normalize": "false"}
     z = 1.5 * shifted.z + 0.1
@@ -57,7 +57,7 @@ def test_onnx_scales_rows_itself_if_the_adapter_does(by_text, by_head, shifted, 
     onnxruntime = pytest.importorskip("onnxruntime")
     z = (1.5 * shifted.z + 0.1).numpy()
     for adapter, names in ((by_text, {"classes": json.dumps(NAMES)}), (by_head, {})):
-        export(adapter.folded(), tmp_path / "head.onnx")
+        export(adapter, tmp_path / "head.onnx")
         session = onnxruntime.InferenceSession(tmp_path / "head.onnx", providers=["CPUExecutionProvider"])
         logits, labels = session.run(None, {"embeddings": z})
         np.testing.assert_allclose(logits, adapter.logits(z), rtol=1e-4, atol=1e-3)
@@ -67,7 +67,7 @@ def test_onnx_scales_rows_itself_if_the_adapter_does(by_text, by_head, shifted, 
 
 def test_what_can_not_be_exported_is_said_and_nothing_is_written(by_text, shifted, tmp_path):
     with pytest.raises(ValueError, match=r"head\.pt; allowed are names that end with \.onnx or \.safetensors"):
-        export(by_text.folded(), tmp_path / "head.pt")
+        export(by_text, tmp_path / "head.pt")
     with pytest.raises(ValueError, match="MLPTCA is not linear"):
         MLPTCA(shifted.g, steps=1).fit(shifted.z).folded()
     assert not list(tmp_path.iterdir())

@@ -88,7 +88,7 @@ def test_a_record_is_explained_domain_by_domain(record, tmp_path, capsys):
     assert rows["linear-tca"].endswith("can't tell")
     assert "(oracle: uses true labels)" in rows["linear-tca:reference"]
     assert rows["linear-tca:reference"].endswith("none: an oracle")
-    assert "linear-tca: shift 0.45 of the spread; 120 chosen; moved 0.72." in text
+    assert "linear-tca: shift 0.44 of the spread; 120 chosen; moved 0.71." in text
     assert "It is better on shifted, by more than luck explains." in text
     words = text.split("The figures")[0]
     assert re.search(r"Of 100 images, zero-shot gets \d+ right, and linear-tca \d+ \(\+\d", words)

@@ -77,5 +77,4 @@ def test_both_methods_gain_in_every_style(data, options):
     for style in STYLES:
         assert found["zero-shot"][style] > 2 * 100 / len(data.classes)
         assert found["linear-tca"][style] > found["zero-shot"][style] + 1
-        better = "zero-shot" if options else "linear-tca"
-        assert found["conditional-tca"][style] > found[better][style] + 1
+        assert found["conditional-tca"][style] > found["linear-tca"][style] + (1 if options else 0)

@@ -16,7 +16,6 @@ from clip_tca import LinearClassifier
 from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.methods.registry import RIVAL_METHODS
-from tests.adapters.references.conditional import SAFEGUARDS
 from tests.conftest import ROOT
 
 
@@ -74,6 +73,9 @@ def test_regimes_are_drawn_as_described(stored, monkeypatch):
     assert counts["5 per class"].tolist() == [5] * len(counts["whole"])
     assert counts["long tail"].max() >= 10 * counts["long tail"].min().clamp_min(1)
     assert len(found["n = 50"].y) == 50
+    small = {name: [case.y for case in every if case.regime == name] for name in regimes.SMALL_BATCHES}
+    assert {name: len(batches) for name, batches in small.items()} == dict.fromkeys(small, 2 * regimes.BATCHES)
+    assert all(1 <= len(y.unique()) <= 4 and len(y) <= regimes.BATCH for y in small["64 of 1-4"])
     assert int((found["sorted stream"].y.diff() != 0).sum()) == len(counts["whole"]) - 1
     gains = {("a", "x"): [(1.0, 300), (3.0, 10)], ("a", "y"): [(-1.0, 500)]}
     assert regimes.row("m", gains) == "| m | +0.5 (-1.0) | +0.50 | -1.0 | -1.0 |"
@@ -88,13 +90,19 @@ def test_the_page_of_rivals_has_a_row_for_every_method_and_says_how_it_sees_a_se
     assert "\n* online: `tda`, `dmn`, `oga`, `dota`, `bca`, `ecalp`, `dpe`: batches of 64" in text
 
 
-def test_the_ablation_has_a_row_for_every_safeguard(stored, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def test_the_ablation_has_a_row_for_every_change_of_a_number(stored, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "eval")
+    import ablation
+
+    from clip_tca.adapters.conditional import Constants
+
+    changed = {name for changes in ablation.CHANGES.values() for name in changes}
+    assert set(Constants._fields) - changed == {"settled", "answer_counts", "answer_scale"}
     printed("ablation.py", stored, "--domain", "shifted", "--output", tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     rows = {line.split(" | ")[0][2:]: line.split(" | ")[1] for line in text.splitlines() if line.startswith("| ")}
-    assert list(rows)[1:] == ["all", *(f"without {name}" for name in SAFEGUARDS)]
-    assert len(set(rows.values())) > 5, "leaving a safeguard out changes something"
+    assert list(rows)[1:] == list(ablation.CHANGES)
+    assert len(set(rows.values())) > 5, "the numbers change something"
 
 
 def test_the_tables_on_clip_are_made_from_files_as_the_repositories_have_them(tmp_path):

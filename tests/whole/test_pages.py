@@ -109,7 +109,7 @@ def test_the_page_about_python_runs_block_after_block(shifted, capsys, tmp_path,
     monkeypatch.chdir(tmp_path)
     z, classes = shifted.z.numpy(), ["cat", "dog", "horse", "house"]
     names = {"z": z, "y": shifted.y.numpy(), "text": shifted.g.text, "names": classes, "queries": z[:7]}
-    names |= {"table": pd.DataFrame({"embedding": list(z)})}
+    names |= {"table": pd.DataFrame({"embedding": list(z)}), "rows": z[:, :8]}
     for block in blocks("python", page("python.md")):
         if "from_prompts" in block:  # a model has embeddings of its own size
             apart = {**names, "model": open_clip.create_model(MODEL), "tokenizer": open_clip.get_tokenizer(MODEL)}

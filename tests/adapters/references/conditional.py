@@ -1,178 +1,159 @@
-"""ConditionalTCA, plain: equations (1) and (2) and the safeguards, nothing else."""
+"""ConditionalTCA in plain code: float64, all rows at once, one inverse a round. What the adapter is compared with."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from clip_tca import LinearClassifier
 
-KEPT = 0.65
-SAFEGUARDS = (
-    "over-confidence",
-    "start temperature",
-    "first covariance",
-    "prior",
-    "cap",
-    "artefact",
-    "leave one out",
-    "calibrated trust",
-    "doubt of g",
-    "growing trust",
-    "keep g",
-)
 
-
-def root(f: Callable[[float], float], lo: float, hi: float, steps: int = 30) -> float:
+def root(f: Callable[[float], float], low: float, high: float, steps: int = 40) -> float:
     """Where a falling function crosses zero, by bisection."""
-    if f(lo) <= 0:
-        return lo
-    if f(hi) > 0:
-        return hi
+    if f(low) <= 0:
+        return low
+    if f(high) > 0:
+        return high
     for _ in range(steps):
-        mid = (lo + hi) / 2
-        lo, hi = (mid, hi) if f(mid) > 0 else (lo, mid)
-    return (lo + hi) / 2
+        middle = (low + high) / 2
+        low, high = (middle, high) if f(middle) > 0 else (low, middle)
+    return (low + high) / 2
 
 
-def imbalance(support: Tensor) -> Tensor:
+def occurring(q: Tensor) -> float:
+    """How many classes there seem to be: the inverse Simpson index of the mean."""
+    return max(2.0, 1 / float(q.mean(0).square().sum()))
+
+
+def imbalance(support: Tensor) -> float:
     """0 for equally frequent classes, 1 for a single one; chance is taken off."""
     total = support.sum() + len(support)
     squares = ((support + 1) / total).square().sum()
     squares = ((squares - 2 / total) / (1 - 2 / total)).clamp_min(1 / len(support))
-    return 1 + squares.log() / math.log(max(2, len(support)))
+    return 1 + float(squares.log()) / math.log(len(support))
 
 
-def spread_order(z: Tensor) -> Tensor:
-    """Rows by their first coordinate, equal ones by their sum."""
-    order = z.sum(1).argsort(stable=True)
-    return order[z[order, 0].argsort(stable=True)]
+def accuracy_by_neighbours(fitted: Tensor, log_p: Tensor, near: Tensor) -> float:
+    """How often the neighbour has the fitted label; where a class has few rows, the confidence of g."""
+    label = fitted.argmax(1)
+    others = torch.bincount(label, minlength=fitted.shape[1])[label] - 1
+    weight = others / (others + 1)
+    return float((weight * (label == label[near]) + (1 - weight) * log_p.exp().amax(1)).mean())
 
 
-def fit(
+def temperature(scores: Tensor, confidence: float) -> float:
+    """At which the mean confidence is as given."""
+    return 2 ** root(lambda s: float((scores / 2**s).softmax(1).amax(1).mean()) - confidence, -4.0, 20.0)
+
+
+def correction(x: Tensor, log_p: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+    """Ridge logistic regression on the answered rows, with g as its offset."""
+    kernel = 9 * x @ x.T + 1
+    alpha = torch.zeros_like(log_p, requires_grad=True)
+    search = torch.optim.LBFGS([alpha], max_iter=30, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        search.zero_grad()
+        added = kernel @ alpha
+        value = torch.nn.functional.cross_entropy(log_p + added, answers, reduction="sum") + (alpha * added).sum() / 2
+        value.backward()
+        return value
+
+    search.step(loss)
+    return 9 * alpha.detach().T @ x, alpha.detach().sum(0)
+
+
+def scores(
     z: Tensor,
-    g: LinearClassifier,
+    log_p: Tensor,
     shares: Tensor | None = None,
-    anchor: float = 1.0,
+    answers: Tensor | None = None,
+    own_space: bool = True,
     rounds: int = 8,
-    without: Collection[str] = (),
-) -> tuple[Tensor, Tensor]:
-    """Weight ``(c, d)`` and bias ``(c,)`` of the adapted classifier, from unlabeled prepared rows ``(n, d)``.
-
-    ``without`` leaves safeguards out, by the names in ``SAFEGUARDS``: eval/ablation.py measures what each is worth.
-    """
-    if unknown := set(without) - set(SAFEGUARDS):
-        raise ValueError(f"without: {sorted(unknown)}; one of {', '.join(SAFEGUARDS)}")
-    n, d = z.shape
-    w, b = g.weight.to(z), g.bias.to(z)
-    c = len(b)
-    log_p = (z @ w.T + b).log_softmax(1)
-    if n < 8:
-        return w, b
+) -> Tensor:
+    """Calibrated scores ``(n, c)`` of rows ``(n, d)`` with log-probabilities ``(n, c)``."""
+    (n, d), c = z.shape, log_p.shape[1]
+    z, log_p = z.double(), log_p.double().log_softmax(1)
     x = z - z.mean(0)
-    scatter, a = x.T @ x, max(0.3, d / (2 * n + d))
+    known = torch.zeros(n, dtype=torch.bool) if answers is None else answers >= 0
+    if answers is not None and known.any():
+        w, b = correction(x[known], log_p[known], answers[known])
+        log_p = (log_p + x @ w.T + b).log_softmax(1)
+    if n < 8:
+        return log_p
+    before = log_p
 
-    # what the neighbours say: the temperature of g, and the first covariance
-    order = spread_order(z)[:: -(-n // max(512, 8 * c))]
-    near = torch.cdist(x[order], x[order]).fill_diagonal_(math.inf).topk(3, largest=False).indices
-    lp = log_p[order]
-    wanted = (lp[near[:, 0]].exp() * lp).sum()
-    surplus = lambda s: float(((lp / math.exp(s)).softmax(1) * lp).sum() - wanted)  # noqa: E731
-    t = math.exp(root(surplus, 0.0, math.log(1e4)))
-    excess = 1.0 if "over-confidence" in without else max(1.0, t / 2)
-    told = t / excess if n >= 8 * c else 1.0
+    # neighbours, among rows that the phase of their sum picks
+    along = x.sum(1)
+    rows = (100 * along / along.std(correction=0)).sin().topk(min(n, max(2048, 8 * c))).indices
+    near = torch.cdist(x[rows], x[rows]).fill_diagonal_(math.inf).topk(min(3, len(rows) - 1), largest=False).indices
+    t, mine, next_to = 1.0, log_p[rows[:2048]], log_p[rows[near[:2048, 0]]]
+    if n >= 8 * occurring(log_p.exp()):
+        wanted = float((next_to.exp() * mine).sum())
+        surplus = lambda s: float(((mine / math.exp(s)).softmax(1) * mine).sum()) - wanted  # noqa: E731
+        t = math.exp(root(surplus, 0.0, math.log(1e4)))
+    excess = max(1.0, t / 2)
     log_p = (log_p / excess).log_softmax(1)
-    p, named = log_p.exp(), log_p.argmax(1)
-    gaps = (x[order][:, None] - x[order][near]).reshape(-1, d)
-    local = gaps.T @ gaps
-    local = local / local.trace()
+    p = log_p.exp()
+    gaps = (x[rows][:, None] - x[rows][near]).reshape(-1, d)
+    local = gaps.T @ gaps / gaps.square().sum()
 
-    def estimate(q: Tensor, shape: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Equation (2): counts, kappa, means and S^-1."""
-        counts, sums = q.sum(0), q.T @ x
-        safe = counts.clamp_min(1e-30)
-        total, seen = scatter.trace() / n, (sums.square().sum(1) / safe).sum() / n
-        noise = (q.square().sum(0) / safe).sum() / n
-        within = torch.minimum((total - seen) / (1 - noise).clamp_min(1e-3), total)
+    scatter, a, total = x.T @ x, max(0.3, d / (2 * n + d)), float(x.square().sum()) / n
+    q = (log_p / (t / excess) ** (2 if own_space else 1)).softmax(1)
+    counts = torch.zeros(c, dtype=z.dtype)
+    for step in range(rounds):
+        if answers is not None:
+            q[known] = torch.nn.functional.one_hot(answers[known], c).double()
+        last, counts = counts, q.sum(0)
+        if float((counts - last).abs().max()) < 1e-3:
+            break
+        # shrunken means and covariance
+        sums, safe = q.T @ x, counts.clamp_min(1e-300)
+        seen, noise = float((sums.square().sum(1) / safe).sum()) / n, float((q.square().sum(0) / safe).sum()) / n
+        within = min((total - seen) / max(1 - noise, 1e-3), total)
         between = seen - within * noise
-        kappa = (within / between if between > 0 else torch.tensor(100.0)).to(z).clamp(2.0, 100.0)
+        kappa = min(100.0, max(2.0, within / between)) if between > 0 else 100.0
         means = sums / (counts + kappa)[:, None]
         s = (scatter - means.T @ ((counts + 2 * kappa)[:, None] * means)) / n
-        variance = torch.maximum(s.trace(), 0.01 * total) / d
-        s = shape * variance * d if shape is not None else s
-        s = (1 - a) * s + (a + 1e-6) * variance * torch.eye(d, dtype=s.dtype)
-        return counts, kappa, means, torch.linalg.inv(s)
+        variance = max(float(s.trace()), 0.01 * total) / d
+        s = local * variance * d if step == 0 else s
+        precision = torch.linalg.inv((1 - a) * s + (a + 1e-6) * variance * torch.eye(d, dtype=z.dtype))
+        if answers is not None:  # an answer weighs as much as three rows
+            weight = q * (1 + 2 * known)[:, None]
+            means = (weight.T @ x) / (weight.sum(0) + kappa)[:, None]
+        gap = ((x @ precision) * x).sum(1)[:, None] - 2 * x @ precision @ means.T
+        gap = (gap + ((means @ precision) * means).sum(1)) / (1 - q / (counts + kappa)).square()  # leave one out
+        # trust and prior
+        trust = n / (n + 20 * math.log(c) * math.sqrt(c * occurring(q)))
+        agreed = ((log_p - gap / 2).softmax(1) * p).sum(0)
+        support = ((log_p - trust / 2 * gap).softmax(1) * p).square().sum(0)
+        gamma = min(1.5, 60 * imbalance(agreed) ** 2)
+        prior = gamma * (torch.digamma(support + 0.5) - torch.digamma(support.sum() + c / 2))
+        if shares is not None:
+            expected = shares.double() / shares.sum() * n + torch.where(shares > 0, 0.5, 1e-9)
+            prior = (expected / expected.sum()).log()
+        q = (log_p + prior - trust / 2 * gap).softmax(1)
 
-    sample = order[:: -(-len(order) // 512)]
-    doubt = 0.0 if "doubt of g" in without else (t / excess - 1) ** 3 * min(1.0, n / (30 * c))
+    counts = q.sum(0)
+    noise = (scatter * precision).sum() / n * counts / (counts + kappa).square()
+    square = ((means @ precision) * means).sum(1) - noise
+    raw = log_p + x @ (trust * means @ precision).T + prior - trust / 2 * square
+    modest = accuracy_by_neighbours(log_p[rows], log_p[rows], near[:, 0])
+    raw = raw / temperature(raw[rows[:4096]], modest)
+    if answers is not None and known.any():
+        w, b = correction(x[known], raw[known].log_softmax(1), answers[known])
+        raw = raw + x @ w.T + b
+    if not own_space:
+        bold = accuracy_by_neighbours(raw[rows], log_p[rows], near[:, 0])
+        return raw / temperature(raw[rows[:4096]], math.sqrt(modest * bold))
+    changed = q.argmax(1) != p.argmax(1)
+    sure = (float((before / t).softmax(1).amax(1)[changed].sum()) + 5) / (int(changed.sum()) + 10)
+    return before if sure > 0.6 and shares is None and not known.any() else raw
 
-    def calibrated(gap: Tensor) -> float:
-        """The weight at which the Gaussians alone best predict the labels of g."""
-        density, wanted = -gap[sample] / 2, p[sample]
-        density = density - density.amax(1, keepdim=True)
 
-        def surplus(s: float) -> float:
-            return float(((wanted - (math.exp(s) * density).softmax(1)) * density).sum())
-
-        return math.exp(root(surplus, math.log(1e-3), 0.0))
-
-    def run(rounds: int, prior: Callable[[Tensor], Tensor | float], ramp: float, full: bool) -> tuple:
-        q = p if "start temperature" in without else (log_p / told**3).softmax(1)
-        for step in range(rounds):
-            shape = local if step == 0 and "first covariance" not in without else None
-            counts, kappa, means, precision = estimate(q, shape)
-            log_prior = prior((q * p).sum(0))
-            gap = ((x @ precision) * x).sum(1)[:, None] - 2 * x @ precision @ means.T
-            gap = gap + ((means @ precision) * means).sum(1)
-            if "leave one out" not in without:
-                gap = gap / (1 - q / (counts + kappa)).square()
-            trust = 1.0 if full or c <= 30 or "calibrated trust" in without else max((30 / c) ** 3, calibrated(gap))
-            trust = max(trust * min(1.0, n / (8 * c)), doubt) * min(1.0, (step + 1) / ramp)
-            q = (anchor * log_p + log_prior - trust / 2 * gap).softmax(1)
-        return q, kappa, precision, log_prior, trust
-
-    if shares is None:
-        q, *_ = run(2, lambda support: 0.0, 1.0, True)
-        unequal = float(imbalance((q * p).sum(0)))
-        seen = float(imbalance(torch.bincount(named, minlength=c).to(z)))
-        if n >= 8 * c and unequal < min(0.4, 0.75 * seen) and "artefact" not in without:
-            unequal = 0.0
-        cap = math.inf if "cap" in without else unequal
-
-        def prior(support: Tensor) -> Tensor | float:
-            pi = (support + 1) / (support.sum() + c)
-            gamma = 0.0 if "prior" in without else min(2.0, 30 * min(float(imbalance(support)), cap) ** 2)
-            return gamma * pi.log()
-
-    else:
-        shares = shares.to(z) / shares.sum()
-        known = shares * n + torch.where(shares > 0, 0.5, 1e-9)
-
-        def prior(support: Tensor) -> Tensor:
-            return (known / known.sum()).log()
-
-    ramp = 1.0 if "growing trust" in without else 1 + 4 * min(1.0, 30 * c / n)
-    q, kappa, precision, log_prior, trust = run(rounds, prior, ramp, False)
-
-    changed = q.argmax(1) != named
-    sure = (log_p / told).softmax(1).amax(1)
-    disputed = float(sure[changed].mean()) if changed.any() else 0.0
-    if shares is None and disputed > KEPT and "keep g" not in without:
-        weight, bias = w, b
-    else:
-        counts = q.sum(0)
-        means = (q.T @ x) / (counts + kappa)[:, None]
-        length = (scatter * precision).sum() / n
-        square = ((means @ precision) * means).sum(1) - length * counts / (counts + kappa).square()
-        extra = trust * means @ precision
-        weight = anchor / excess * w + extra
-        bias = anchor / excess * b + log_prior - trust / 2 * square - extra @ z.mean(0)
-
-    # one temperature: the confidence of g without its excess
-    after = z @ weight.T + bias
-    goal = float(p.amax(1).mean())
-    t = 2 ** root(lambda s: float((after / 2**s).softmax(1).amax(1).mean()) - goal, 0.0, 20.0)
-    return weight / t, bias / t
+def fit(z: Tensor, g: LinearClassifier, shares: Tensor | None = None, rounds: int = 8) -> Tensor:
+    """Scores of prepared rows ``(n, d)`` in the space of g."""
+    return scores(z, z.double() @ g.weight.double().T + g.bias.double(), shares, rounds=rounds)
