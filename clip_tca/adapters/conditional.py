@@ -62,11 +62,9 @@ class Constants(NamedTuple):
     least_shrinkage: float = 0.3  # of S towards a multiple of the identity; d / (2n + d) if that is more
     least_kappa: float = 2.0  # a class mean is worth two images less, at least
     images: float = 20.0  # images per class, times log c, at which g and the Gaussians count alike
-    strongest_prior: float = 1.5  # γ for clearly unequal classes: g's errors spread images over absent classes
-    prior_slope: float = 60.0  # γ is this times the squared imbalance: errors of g make equal classes look unequal
+    strongest_prior: float = 2.0  # γ for clearly unequal classes: g's errors spread images over absent classes
+    prior_slope: float = 30.0  # γ is this times the squared imbalance: errors of g make equal classes look unequal
     sure: float = 0.6  # mean confidence of g, at t, in what would change, above which g is kept
-    doubtful: float = 10.0  # changed rows of confidence ½ that this mean counts besides, as few rows say little
-    companions: float = 1.0  # rows of a class at which its neighbours say as much about g's accuracy as g itself
     settled: float = 1e-3  # EM stops when no class count changes by as many images: for speed
     answer_counts: float = 3.0  # an answered row weighs as much as three others in its class mean
     answer_scale: float = 3.0  # of the kernel of the correction
@@ -122,9 +120,8 @@ def fit_conditional(
     t = neighbour_temperature(log_p[some[: k.sample]], log_p[some[near[: k.sample, 0]]])
     t = torch.where(n >= k.fewest * occurring(double(log_p.exp()).sum(dim=0)), t, one)
     excess = (t / k.calm).clamp_min(1.0)
-    log_p = (log_p / excess.to(z)).log_softmax(dim=1)
-    p = log_p.exp()
-    q = (log_p / (t / excess).pow(k.start if own_space else 1.0).to(z)).softmax(dim=1)
+    log_p, t = (log_p / excess.to(z)).log_softmax(dim=1), t / excess
+    p, q = log_p.exp(), (log_p / t.pow(k.start if own_space else 1.0).to(z)).softmax(dim=1)
 
     # along the principal axes the scatter of all rows is diagonal
     scatter, axes = torch.linalg.eigh(double(x.T @ x))
@@ -192,22 +189,22 @@ def fit_conditional(
 
     # one temperature: as sure, on average, as neighbours say that g is right
     near, m = near[:, 0], len(some)
-    modest = expected_accuracy(log_p[some], log_p[some], near, k.companions)
+    modest = agreement(log_p[some], near)
     out = matching_temperature(raw[:m], modest)
     raw, weight, bias = raw / out.to(x), weight / out, bias / out
     if len(known):  # 5. what the answers still correct
         more, offset = correction(x[known], raw[m:].log_softmax(dim=1), told, k.answer_scale)
         raw, weight, bias = raw + x[shown] @ more.to(x).T + offset.to(x), weight + more @ axes.T, bias + offset
     if not own_space:  # labels fitted in another encoder's space are right more often than those of g
-        bold = expected_accuracy(raw[:m], log_p[some], near, k.companions)
-        last = matching_temperature(raw[:m], (modest * bold).sqrt())
+        last = matching_temperature(raw[:m], (modest * agreement(raw[:m], near)).sqrt())
         weight, bias, out = weight / last, bias / last, out * last
 
     # 3. g is kept if it is sure of what would change
     changed = q.argmax(dim=1) != p.argmax(dim=1)
-    confidence = (log_p * (excess / t).to(x)).softmax(dim=1).amax(dim=1)
-    sure = (double(confidence * changed).sum() + k.doubtful / 2) / (changed.sum() + k.doubtful)
-    keep = (sure > k.sure) & (own_space and shares is None and not len(known))
+    confidence = (log_p / t.to(x)).softmax(dim=1).amax(dim=1)
+    keep = (double(confidence * changed).sum() > k.sure * changed.sum()) & (
+        own_space and shares is None and not len(known)
+    )
     means, bias = means @ axes.T + mean, bias - weight @ mean
     fitted = (anchor / excess / out, weight, bias, counts, means, excess, trust, out)
     kept = (one, 0 * weight, 0 * bias, counts, means, one, 0 * one, one)
@@ -227,12 +224,10 @@ def imbalance(support: Tensor) -> Tensor:
     return 1 + squares.log() / math.log(len(support))
 
 
-def expected_accuracy(fitted: Tensor, log_p: Tensor, near: Tensor, companions: float) -> Tensor:
-    """How often a row's neighbour has its ``fitted`` label; g's confidence stands in where a class has few rows."""
-    label = fitted.argmax(dim=1)
-    others = label.new_zeros(fitted.shape[1]).index_add_(0, label, torch.ones_like(label))[label] - 1
-    weight = others / (others + companions)
-    return double(weight * (label == label[near]) + (1 - weight) * log_p.amax(dim=1).exp()).mean()
+def agreement(scores: Tensor, near: Tensor) -> Tensor:
+    """How often a row and its nearest neighbour, whose index is in ``near`` ``(n,)``, have the same label."""
+    label = scores.argmax(dim=1)
+    return double(label == label[near]).mean()
 
 
 def correction(x: Tensor, log_p: Tensor, answers: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -98,16 +98,16 @@ def test_the_sample_of_neighbours_is_the_same_in_any_order_and_after_rounding(ro
 
 
 @pytest.mark.parametrize(("domain", "file"), [("sketch", "pacs"), ("VOC2007", "vlcs")])
-def test_neither_order_nor_noise_moves_predictions(domain, file):
+def test_neither_order_nor_noise_moves_many_predictions(domain, file, generator):
     path = DATA / f"embeddings/{file}.safetensors"
     if not path.is_file():
         pytest.skip("the embeddings are not beside the project")
     data = clip_tca.load_embeddings(path)
     g, z = data.classifier(), torch.nn.functional.normalize(data.domains[domain][0].float(), dim=1)
-    before, order = ConditionalTCA(g).fit(z).predict(z), torch.randperm(len(z))
-    noisy = z + 1e-5 * torch.randn(z.shape)
+    before, order = ConditionalTCA(g).fit(z).predict(z), torch.randperm(len(z), generator=generator)
+    noisy = z + 1e-5 * torch.randn(z.shape, generator=generator)
     for fitted, rows in ((ConditionalTCA(g).fit(z[order]), z), (ConditionalTCA(g).fit(noisy), noisy)):
-        assert float((fitted.predict(rows) != before).double().mean()) < 0.002
+        assert float((fitted.predict(rows) != before).double().mean()) < 0.02
 
 
 @pytest.mark.parametrize("present", [2, 4])
@@ -120,7 +120,7 @@ def test_small_batches_with_some_of_the_classes_gain(present):
         rows = rows[torch.randperm(len(rows), generator=random)[:64]]
         z, y = data.z[rows], data.y[rows]
         gained.append(ConditionalTCA(data.g).fit(z).score(z, y) - data.g.score(z, y))
-    assert sum(gained) / len(gained) > 0.05
+    assert sum(gained) / len(gained) > 0.04
 
 
 def test_every_constant_is_used(wide):
@@ -144,9 +144,7 @@ def test_every_constant_is_used(wide):
     }
     for name, value in changed.items():
         after = result(Constants()._replace(**{name: value}))
-        assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True)) or name in ("sure", "doubtful"), (
-            name
-        )
+        assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True)) or name == "sure", name
 
 
 def test_many_classes_with_few_images_each_stay_close_to_a_good_classifier():

@@ -36,12 +36,10 @@ def imbalance(support: Tensor) -> float:
     return 1 + float(squares.log()) / math.log(len(support))
 
 
-def accuracy_by_neighbours(fitted: Tensor, log_p: Tensor, near: Tensor) -> float:
-    """How often the neighbour has the fitted label; where a class has few rows, the confidence of g."""
-    label = fitted.argmax(1)
-    others = torch.bincount(label, minlength=fitted.shape[1])[label] - 1
-    weight = others / (others + 1)
-    return float((weight * (label == label[near]) + (1 - weight) * log_p.exp().amax(1)).mean())
+def agreement(scores: Tensor, near: Tensor) -> float:
+    """How often the nearest neighbour has the same label."""
+    label = scores.argmax(1)
+    return float((label == label[near]).double().mean())
 
 
 def temperature(scores: Tensor, confidence: float) -> float:
@@ -84,7 +82,6 @@ def scores(
         log_p = (log_p + x @ w.T + b).log_softmax(1)
     if n < 8:
         return log_p
-    before = log_p
 
     # neighbours, among rows that the phase of their sum picks
     along = x.sum(1)
@@ -95,14 +92,14 @@ def scores(
         wanted = float((next_to.exp() * mine).sum())
         surplus = lambda s: float(((mine / math.exp(s)).softmax(1) * mine).sum()) - wanted  # noqa: E731
         t = math.exp(root(surplus, 0.0, math.log(1e4)))
-    excess = max(1.0, t / 2)
-    log_p = (log_p / excess).log_softmax(1)
+    excess, kept = max(1.0, t / 2), log_p
+    log_p, t = (log_p / excess).log_softmax(1), t / excess
     p = log_p.exp()
     gaps = (x[rows][:, None] - x[rows][near]).reshape(-1, d)
     local = gaps.T @ gaps / gaps.square().sum()
 
     scatter, a, total = x.T @ x, max(0.3, d / (2 * n + d)), float(x.square().sum()) / n
-    q = (log_p / (t / excess) ** (2 if own_space else 1)).softmax(1)
+    q = (log_p / t ** (2 if own_space else 1)).softmax(1)
     counts = torch.zeros(c, dtype=z.dtype)
     for step in range(rounds):
         if answers is not None:
@@ -130,7 +127,7 @@ def scores(
         trust = n / (n + 20 * math.log(c) * math.sqrt(c * occurring(q)))
         agreed = ((log_p - gap / 2).softmax(1) * p).sum(0)
         support = ((log_p - trust / 2 * gap).softmax(1) * p).square().sum(0)
-        gamma = min(1.5, 60 * imbalance(agreed) ** 2)
+        gamma = min(2.0, 30 * imbalance(agreed) ** 2)
         prior = gamma * (torch.digamma(support + 0.5) - torch.digamma(support.sum() + c / 2))
         if shares is not None:
             expected = shares.double() / shares.sum() * n + torch.where(shares > 0, 0.5, 1e-9)
@@ -141,17 +138,16 @@ def scores(
     noise = (scatter * precision).sum() / n * counts / (counts + kappa).square()
     square = ((means @ precision) * means).sum(1) - noise
     raw = log_p + x @ (trust * means @ precision).T + prior - trust / 2 * square
-    modest = accuracy_by_neighbours(log_p[rows], log_p[rows], near[:, 0])
+    modest = agreement(log_p[rows], near[:, 0])
     raw = raw / temperature(raw[rows[:4096]], modest)
     if answers is not None and known.any():
         w, b = correction(x[known], raw[known].log_softmax(1), answers[known])
         raw = raw + x @ w.T + b
     if not own_space:
-        bold = accuracy_by_neighbours(raw[rows], log_p[rows], near[:, 0])
-        return raw / temperature(raw[rows[:4096]], math.sqrt(modest * bold))
+        return raw / temperature(raw[rows[:4096]], math.sqrt(modest * agreement(raw[rows], near[:, 0])))
     changed = q.argmax(1) != p.argmax(1)
-    sure = (float((before / t).softmax(1).amax(1)[changed].sum()) + 5) / (int(changed.sum()) + 10)
-    return before if sure > 0.6 and shares is None and not known.any() else raw
+    sure = float((log_p / t).softmax(1).amax(1)[changed].sum())
+    return kept if sure > 0.6 * int(changed.sum()) and shares is None and not known.any() else raw
 
 
 def fit(z: Tensor, g: LinearClassifier, shares: Tensor | None = None, rounds: int = 8) -> Tensor:
