@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.measure import Row, embeddings, peak_bytes, seconds
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.registry import PAPER
+from clip_tca.methods.registry import PAPER
 
 K, CLASSES = 140, 65
 

@@ -25,9 +25,9 @@ from torch import Tensor
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.diagnosis import diagnose
-from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.adapters.statistics import nearest
 from clip_tca.explanation import LITTLE, verdict
+from clip_tca.methods.registry import ADAPTERS
 from clip_tca.results.intervals import half_width
 
 DEFAULTS: dict[str, Callable[[ZeroShotClassifier], Adapter]] = {

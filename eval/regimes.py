@@ -39,10 +39,9 @@ from torch import Tensor
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.adapters.conditional import Constants, fit_conditional
-from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.methods.base import Method, Task
-from clip_tca.methods.registry import BASES, base_method
+from clip_tca.methods.registry import ADAPTERS, BASES, base_method
 from clip_tca.studies.frame import accuracy
 
 METHODS = ("linear-tca", "conditional-tca")

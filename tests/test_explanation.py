@@ -6,9 +6,9 @@ import pytest
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.diagnosis import diagnose
-from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.cli import main
 from clip_tca.explanation import Finding, closing_lines, reasons, verdict
+from clip_tca.methods.registry import ADAPTERS
 
 NAMES = ["ant", "bee", "cow", "dog"]
 GOOD = {

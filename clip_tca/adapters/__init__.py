@@ -1,1 +1,1 @@
-"""LinearTCA, MLPTCA and ConditionalTCA, their mathematics, their saved state, and the registry of adapters."""
+"""LinearTCA, MLPTCA and ConditionalTCA, their mathematics and their saved state."""

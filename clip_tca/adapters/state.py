@@ -20,8 +20,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
+from clip_tca.adapters.conditional import ConditionalTCA
+from clip_tca.adapters.linear import LinearTCA
+from clip_tca.adapters.mlp import MLPTCA
 from clip_tca.adapters.paired import reader
-from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.checks import counted, one_line, visible
 from clip_tca.core.device import choose_device
@@ -242,7 +244,7 @@ def load(path: str | Location, device: str | torch.device | None = None, kind: t
             g = object.__new__(ZeroShotClassifier if "classifier.scale" in content else LinearClassifier)
             vars(g).update(_part(content, "classifier"))
             g.classes = None if g.classes is None else tuple(g.classes)
-        kinds = {known.kind.__name__: known.kind for known in ADAPTERS.values()}
+        kinds: dict[str, type[Adapter]] = {known.__name__: known for known in (LinearTCA, MLPTCA, ConditionalTCA)}
         kinds |= {} if kind is None else {kind.__name__: kind}
         adapter = kinds[record["class"]](g, **record["options"])
         if record["paired"]:

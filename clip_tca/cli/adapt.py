@@ -7,12 +7,11 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
 from clip_tca.datasets.formats.registry import KINDS, Kind
-from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT
+from clip_tca.methods.registry import ADAPTERS, DEFAULT, EMBEDDING_BASES, ZERO_SHOT
 
 if TYPE_CHECKING:
     import torch

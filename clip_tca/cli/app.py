@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clip_tca.adapters.registry import DEFAULT
 from clip_tca.core.checks import counted, install
+from clip_tca.methods.registry import DEFAULT
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -226,8 +226,7 @@ def add_methods(command: argparse.ArgumentParser) -> None:
 
 def list_methods(_options: argparse.Namespace) -> int:
     """Print a summary of every method, what it updates, and whether it needs back-propagation."""
-    from clip_tca.adapters.registry import ADAPTERS
-    from clip_tca.methods.registry import BASES, ZERO_SHOT, base_method
+    from clip_tca.methods.registry import ADAPTERS, BASES, ZERO_SHOT, base_method
 
     print("adapters of embeddings (no back-propagation through the model, any data set):")
     summaries = {name: adapter.summary for name, adapter in ADAPTERS.items()}

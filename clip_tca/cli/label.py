@@ -6,11 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clip_tca.adapters.registry import DEFAULT
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
-from clip_tca.methods.registry import METHODS
+from clip_tca.methods.registry import DEFAULT, METHODS
 
 if TYPE_CHECKING:
     from clip_tca.labelling.change import Change

@@ -18,14 +18,15 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
-from clip_tca.adapters.registry import ADAPTERS, ON_TOP
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import not_among
 from clip_tca.methods.registry import (
+    ADAPTERS,
     ALLOWED,
     BASES,
     EVERY,
     METHODS,
+    ON_TOP,
     PLUS,
     RIVAL_METHODS,
     RIVALS,

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from clip_tca.adapters.base import class_log, silenced
 from clip_tca.adapters.diagnosis import diagnose
-from clip_tca.adapters.registry import DEFAULT
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
 from clip_tca.core.device import choose_device
@@ -35,6 +34,7 @@ from clip_tca.evaluation.method_spec import MethodSpec, class_scores, method_spe
 from clip_tca.evaluation.streams import order
 from clip_tca.explanation import Verdict, verdict
 from clip_tca.labelling.review import for_review, sureness
+from clip_tca.methods.registry import DEFAULT
 from clip_tca.results.predictions import prediction_table
 
 if TYPE_CHECKING:

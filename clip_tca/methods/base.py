@@ -2,6 +2,8 @@
 
 Methods on the image tower see images, methods on embeddings see the embeddings of the unadapted model. TCA can follow
 either (``NAME+tca``): it takes their embeddings and logits as it takes those of the unadapted model.
+
+Where each method comes from, and what other programs do, is in docs/methods.md.
 """
 
 from __future__ import annotations
@@ -23,17 +25,13 @@ from clip_tca.methods.registry import Nature
 
 @dataclass(frozen=True)
 class TextPrompts:
-    """The class prompts, as text and as unit embeddings of every template ``(templates, classes, d)``.
-
-    Templates have ``{}`` for the class; the first is the plain one. There are none if the classes are described: then
-    the embeddings are ``(1, classes, d)``. The tokenizer makes tokens ``(n, length)``.
-    """
+    """The class prompts, as text and as unit embeddings of every template."""
 
     classes: tuple[str, ...]
-    templates: tuple[str, ...]
-    embeddings: Tensor
+    templates: tuple[str, ...]  # with {} for the class, the plain one first; empty if the classes are described
+    embeddings: Tensor  # (templates, classes, d)
     scale: float
-    tokenizer: Callable[[list[str]], Tensor]
+    tokenizer: Callable[[list[str]], Tensor]  # n texts to tokens (n, length)
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,17 @@ def required_prompts(task: Task, method: str) -> TextPrompts:
     return task.prompts
 
 
+def entropy(scores: Tensor) -> Tensor:
+    """−Σ p log p of each row's softmax ``(n,)``, from logits or log-probabilities ``(n, classes)``."""
+    log_p = scores.log_softmax(dim=1)
+    return -(log_p.exp() * log_p).sum(dim=1)
+
+
+def finite_log(p: Tensor) -> Tensor:
+    """log p, and the same finite number in every dtype where p is 0."""
+    return p.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
 def scaled_rows(classifier: LinearClassifier) -> tuple[Tensor, float]:
     """The weight as scale · rows ``(classes, d)``: for prompts logit scale and texts, else rows of mean length 1."""
     if isinstance(classifier, ZeroShotClassifier):
@@ -85,12 +94,6 @@ def directions(classifier: LinearClassifier, z: Tensor) -> Tensor:
 def prototypes(classifier: LinearClassifier) -> Tensor:
     """A unit vector for each class ``(classes, d)``: its text embedding, else the direction of its weight."""
     return directions(classifier, class_rows(classifier))
-
-
-def discriminant(means: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights ``(classes, d)`` and bias ``(classes,)`` of log N(z; μ_c, Σ), without what all classes share."""
-    weights = means @ precision
-    return weights, -(weights * means).sum(dim=1) / 2
 
 
 class Method(ABC):
@@ -141,10 +144,7 @@ class Method(ABC):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class EmbeddingMethod(Method):
-    """A method that changes the logits by a memory of embeddings, carried from batch to batch, without gradients.
-
-    The embeddings stay as they are.
-    """
+    """A method that changes the logits by what it has learned from earlier embeddings; these stay as they are."""
 
     backpropagation = False
     sees = "embeddings"
@@ -152,43 +152,47 @@ class EmbeddingMethod(Method):
     task: Task = field(kw_only=False)
 
     def __post_init__(self) -> None:
-        """Check the options, and start with an empty memory."""
         check_fields(self)
         self.classifier = self.task.classifier
         self.reset()
 
+    @torch.inference_mode(False)  # what is kept may be used with gradients later
+    @torch.no_grad()
+    def reset(self) -> None:
+        self.clear()
+
     @torch.inference_mode(False)
     @torch.no_grad()
     def __call__(self, batch: Tensor, join: bool = True) -> tuple[Tensor, Tensor]:
-        """Let the batch ``join`` the memory, and predict it."""
         check_rows(batch, self.classifier.dim)
         z = self.classifier.prepared(batch)
         return z, self.logits(z, join)
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict with the current memory."""
         return self(batch, join=False)
 
     @abstractmethod
+    def clear(self) -> None:
+        """The state before the first batch."""
+
+    @abstractmethod
     def logits(self, z: Tensor, join: bool) -> Tensor:
-        """Logits ``(n, classes)`` of embeddings ``(n, d)`` as g takes them, which may ``join`` the memory."""
+        """Logits ``(n, classes)`` of embeddings ``(n, d)`` as g takes them, which may ``join`` the state."""
 
 
 class TransductiveMethod(EmbeddingMethod):
     """A method that is solved for all rows of a call at once, and starts anew with every call.
 
-    What it found stays for :meth:`predict`, which places new rows in it; before the first call g predicts.
+    The solution stays for :meth:`predict`, which places new rows in it; before the first call g predicts.
     """
 
     nature = "transductive"
     solved_: bool
 
-    def reset(self) -> None:
-        """Forget the last solution."""
+    def clear(self) -> None:
         self.solved_ = False
 
     def logits(self, z: Tensor, join: bool) -> Tensor:
-        """Solve for these rows, or place them in the last solution."""
         if not join:
             return self.place(z) if self.solved_ else self.classifier.logits(z)
         solution = self.solve(z)

@@ -1,16 +1,18 @@
 """Every name that ``--method`` takes: the adapters, the base methods, and TCA on top of those.
 
-Methods are imported when they are first used, so that the list of names costs no import of torch.
+Classes are imported when they are first used, so that the list of names costs no import of torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Literal, TypeVar
-
-from clip_tca.adapters.registry import ADAPTERS
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
+    from clip_tca.adapters.base import Adapter
+    from clip_tca.classifier import LinearClassifier
     from clip_tca.methods.base import Method
 
 M = TypeVar("M", bound="Method")
@@ -19,52 +21,95 @@ Nature = Literal["transductive", "online", "batch"]
 """How a method sees the test set: solved for all given rows at once; batch after batch, with a state that is carried
 on; or each batch alone, forgotten afterwards."""
 
-_HOMES = {
-    "tent": "tent:Tent",
-    "bn": "bn:BN",
-    "clipartt": "clipartt:CLIPArTT",
-    "watt-p": "watt:WattP",
-    "watt-s": "watt:WattS",
-    "tpt": "tpt:TPT",
-    "zero": "zero:Zero",
-    "mta": "mta:MTA",
-    "eata": "eata:EATA",
-    "sar": "sar:SAR",
-    "tsd": "tsd:TSD",
-    "tea": "tea:TEA",
-    "tipi": "tipi:TIPI",
-    "plc": "plc:PLC",
-    "t3a": "t3a:T3A",
-    "adanpc": "adanpc:AdaNPC",
-    "tda": "tda:TDA",
-    "dmn": "dmn:DMN",
-    "oga": "oga:OGA",
-    "transclip": "mixture:TransCLIP",
-    "stata": "mixture:StatA",
-    "zlap": "zlap:ZLaP",
-    "gmm": "gmm:GMM",
-    "dota": "dota:DOTA",
-    "bca": "bca:BCA",
-    "ecalp": "ecalp:ECALP",
-    "dpe": "dpe:DPE",
+
+@dataclass(frozen=True)
+class RegisteredAdapter:
+    """A named adapter: a class, and the options that make it what the name says."""
+
+    path: str  # module in clip_tca.adapters, and class
+    summary: str  # a line for `clip-tca methods`
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the name; others can be set beside them
+
+    @property
+    def oracle(self) -> bool:
+        """Whether it uses true labels."""
+        return self.options.get("shares") == "oracle"
+
+    @property
+    def kind(self) -> type[Adapter]:
+        """Its class."""
+        kind: type[Adapter] = resolve_name(f"clip_tca.adapters.{self.path}")
+        return kind
+
+    def build(self, classifier: LinearClassifier, **options: Any) -> Adapter:
+        """A new adapter for ``classifier``; ``options`` override those of the name."""
+        return self.kind(classifier, **{**self.options, **options})
+
+
+PAPER = {"k": 20, "shares": "global", "solver": "gradient"}
+PUBLIC_CODE = {"k": 20, "shares": "oracle", "uncertainty": "entropy", "solver": "gradient"}
+
+ADAPTERS = {
+    "linear-tca": RegisteredAdapter(
+        "linear:LinearTCA", "maps all embeddings onto mean and covariance of the most certain ones, with our defaults"
+    ),
+    "linear-tca:paper": RegisteredAdapter(
+        "linear:LinearTCA", "the same as the paper prints it: the k most certain overall, gradient steps", PAPER
+    ),
+    "linear-tca:reference": RegisteredAdapter(
+        "linear:LinearTCA", "the same as the public code does it: an oracle, which counts true labels", PUBLIC_CODE
+    ),
+    "mlp2-tca": RegisteredAdapter("mlp:MLPTCA", "linear-tca with a residual MLP of 2 layers behind it", {"layers": 2}),
+    "mlp3-tca": RegisteredAdapter("mlp:MLPTCA", "linear-tca with a residual MLP of 3 layers behind it", {"layers": 3}),
+    "conditional-tca": RegisteredAdapter(
+        "conditional:ConditionalTCA", "aligns class by class: soft class means, one shared covariance"
+    ),
 }
-BASES = tuple(_HOMES)
-"""Base methods that come with the package."""
 
-ZERO_SHOT = "zero-shot"
-"""The classifier without adaptation."""
+BASE_METHODS = {
+    "tent": "entropy:Tent",
+    "bn": "tower:BN",
+    "clipartt": "templates:CLIPArTT",
+    "watt-p": "templates:WattP",
+    "watt-s": "templates:WattS",
+    "tpt": "views:TPT",
+    "zero": "views:Zero",
+    "mta": "views:MTA",
+    "eata": "entropy:EATA",
+    "sar": "entropy:SAR",
+    "tsd": "entropy:TSD",
+    "tea": "entropy:TEA",
+    "tipi": "entropy:TIPI",
+    "plc": "weights:PLC",
+    "t3a": "weights:T3A",
+    "adanpc": "caches:AdaNPC",
+    "tda": "caches:TDA",
+    "dmn": "caches:DMN",
+    "oga": "gaussians:OGA",
+    "transclip": "gaussians:TransCLIP",
+    "stata": "gaussians:StatA",
+    "zlap": "graphs:ZLaP",
+    "gmm": "gaussians:GMM",
+    "dota": "gaussians:DOTA",
+    "bca": "weights:BCA",
+    "ecalp": "graphs:ECALP",
+    "dpe": "weights:DPE",
+}
+"""Base methods that come with the package: module in :mod:`clip_tca.methods` and class."""
 
+BASES = tuple(BASE_METHODS)
+EMBEDDING_BASES = BASES[BASES.index("plc") :]  # these see embeddings, the others images
+
+ZERO_SHOT = "zero-shot"  # the classifier without adaptation
+DEFAULT = "conditional-tca"  # of `clip-tca adapt` and `label`
+ON_TOP = "linear-tca"  # what NAME+tca puts on top of a base method
 PLUS = "+tca"
-"""Suffix of a base method's name for LinearTCA on top of it."""
-
-EMBEDDING_BASES = BASES[BASES.index("plc") :]
-"""Those that see embeddings; the others see images."""
 
 ON_EMBEDDINGS = (ZERO_SHOT, *ADAPTERS)
 """Methods that need embeddings alone."""
 
 METHODS = (*ON_EMBEDDINGS, *[name + plus for name in BASES for plus in ("", PLUS)])
-DEFAULT_METHODS = (ZERO_SHOT, "linear-tca", "conditional-tca")
+DEFAULT_METHODS = (ZERO_SHOT, ON_TOP, DEFAULT)
 
 RIVAL_METHODS = (*DEFAULT_METHODS, *BASES[BASES.index("tda") :])
 """The defaults, and what was published since 2024 on embeddings alone."""
@@ -108,5 +153,5 @@ def base_method(name: str) -> type[Method]:
     """The class of a base method."""
     if name in _REGISTERED:
         return _REGISTERED[name]
-    method: type[Method] = resolve_name(f"clip_tca.methods.{_HOMES[name]}")
+    method: type[Method] = resolve_name(f"clip_tca.methods.{BASE_METHODS[name]}")
     return method

@@ -1,4 +1,4 @@
-"""Methods on the image tower: which weights change, how they are restored, gradients in micro-batches.
+"""Methods on the image tower: which weights change, how they are restored, gradients in micro-batches; and BN.
 
 The weights θ are those of the normalisation layers, as in TENT, CLIPArTT and WATT. BatchNorm layers (ResNet, FastViT)
 normalise by the statistics of the current batch, as in TENT and CLIPArTT; the running statistics stay untouched.
@@ -14,36 +14,46 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-from clip_tca.core.checks import Count, Flag, Positive, check_fields, check_whole
+from clip_tca.core.checks import Amount, Count, Flag, Positive, check_fields, check_whole
 from clip_tca.methods.base import Method, Task, UnsuitableModelError, scaled_rows
 from clip_tca.methods.registry import Nature
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, BatchNorm)
 
 
+def tower_kind(tower: nn.Module) -> str:
+    """The class of an image tower; open_clip wraps every timm tower in one class."""
+    return type(getattr(tower, "trunk", tower)).__name__
+
+
 def norm_parameters(tower: nn.Module) -> list[nn.Parameter]:
     """Weights and biases of the normalisation layers; an error if there are none, or in half precision."""
     layers = [module for module in tower.modules() if isinstance(module, NORMS)]
     parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
-    kind = type(getattr(tower, "trunk", tower)).__name__  # open_clip wraps every timm tower in one class
     if not parameters:
         raise UnsuitableModelError(
-            f"{kind}: an image tower without normalisation weights (LayerNorm, GroupNorm, BatchNorm), "
+            f"{tower_kind(tower)}: an image tower without normalisation weights (LayerNorm, GroupNorm, BatchNorm), "
             "which is what this method updates; use a method that works on embeddings"
         )
     if any(torch.finfo(parameter.dtype).bits < 32 for parameter in parameters):
         raise ValueError(
-            f"{kind}: normalisation weights in {parameters[0].dtype}, too coarse for these steps; load the model in "
-            "float32"
+            f"{tower_kind(tower)}: normalisation weights in {parameters[0].dtype}, too coarse for these steps; load "
+            "the model in float32"
         )
     return parameters
+
+
+def check_images(batch: Tensor) -> None:
+    """ValueError for a batch without images."""
+    if not len(batch):
+        raise ValueError("batch: no images; at least 1 is needed")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -52,13 +62,6 @@ class TowerMethod(Method):
 
     Predictions use g (``ensemble``), or of prompts the first (plain) template alone: ``rows`` are the class weights
     ``(classes, d)`` without their scale, on the model's device.
-
-    Args:
-        task: Classifier and model.
-        lr: Learning rate.
-        steps: Gradient steps for each batch.
-        continual: Continue from the last batch instead of starting from the original weights, as CLIPArTT and WATT do.
-        micro_batch: Images to back-propagate through at a time; None takes the whole batch.
     """
 
     updates = "normalisation weights of the image tower"
@@ -69,15 +72,14 @@ class TowerMethod(Method):
 
     task: Task = field(kw_only=False)
     lr: Positive
-    steps: Count
-    continual: Flag = False
-    micro_batch: Annotated[int | None, partial(check_whole, also=None)] = None
+    steps: Count  # for each batch
+    continual: Flag = False  # go on from the last batch, not from the original weights
+    micro_batch: Annotated[int | None, partial(check_whole, also=None)] = None  # images to back-propagate through
 
     def __post_init__(self) -> None:
-        """Check the options and take over the model's normalisation weights."""
         check_fields(self)
         task = self.task
-        self.parameters = norm_parameters(task.model.visual)
+        self.parameters = self.adapted(task.model.visual)
         self._batch_norms = [module for module in task.model.visual.modules() if isinstance(module, BatchNorm)]
         if self.micro_batch is not None and self._batch_norms:
             raise ValueError(
@@ -94,12 +96,15 @@ class TowerMethod(Method):
                 self.rows = functional.normalize(texts.mean(dim=0), dim=1) if self.ensemble else texts[0]
         self.reset()
 
+    def adapted(self, tower: nn.Module) -> list[nn.Parameter]:
+        """The weights to update."""
+        return norm_parameters(tower)
+
     def _copied(self, tensor: Tensor) -> Tensor:
         """A copy on the device and in the dtype of the weights."""
         return tensor.detach().clone().to(self.parameters[0])
 
     def reset(self) -> None:
-        """Restore the original weights, with a new optimiser."""
         self.load(self._original)
         self.optimizer = self.new_optimizer()
 
@@ -112,15 +117,12 @@ class TowerMethod(Method):
         return [parameter.detach().clone() for parameter in self.parameters]
 
     def load(self, weights: list[Tensor]) -> None:
-        """Put weights into the tower."""
         with torch.no_grad():
             for parameter, value in zip(self.parameters, weights, strict=True):
                 parameter.copy_(value)
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Adapt to the batch, then embed and predict it."""
-        if not len(batch):
-            raise ValueError("batch: no images; at least 1 is needed")
+        check_images(batch)
         if not self.continual:
             self.reset()
         with self._batch_statistics(), torch.inference_mode(False), torch.enable_grad():
@@ -135,7 +137,6 @@ class TowerMethod(Method):
         return self.predict(batch)
 
     def predict(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Embed and predict with the current weights."""
         with self._batch_statistics(), torch.no_grad():
             z = self.embed_parts(batch)
             return z, self.logits(z)
@@ -146,6 +147,11 @@ class TowerMethod(Method):
 
     def descend(self, batch: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
         """One step down a loss of embeddings ``(n, d)``."""
+        self.backward(batch, loss)
+        self.step()
+
+    def backward(self, batch: Tensor, loss: Callable[[Tensor], Tensor]) -> None:
+        """The gradients of a loss of embeddings ``(n, d)``."""
         parts = self.parts(batch)
         if len(parts) == 1:
             loss(self.embed(batch)).backward()
@@ -155,10 +161,8 @@ class TowerMethod(Method):
             (slope,) = torch.autograd.grad(loss(z.requires_grad_()), z)
             for part, part_slope in zip(parts, slope.split(len(parts[0])), strict=True):
                 self.embed(part).backward(part_slope)
-        self.step()
 
     def step(self) -> None:
-        """Let the optimiser use the gradients, and clear them."""
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -220,10 +224,74 @@ class ScaledMethod(ContinualMethod):
     """With SGD of momentum 0.9, and ``lr`` the learning rate for 64 images: it grows in proportion to the batch."""
 
     def new_optimizer(self) -> torch.optim.Optimizer:
-        """SGD on the updated weights."""
         return torch.optim.SGD(self.parameters, lr=self.lr, momentum=0.9)
 
     def scale_rate(self, images: int) -> None:
-        """Set the learning rate for a batch of so many images."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * images / 64
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BN(Method):
+    """BN: BatchNorm layers normalise by the statistics of the test batch, mixed with those of the source.
+
+    With mean and variance of the source in a layer (its running statistics) and of the n images of the batch:
+
+        μ = N/(N+n) μ_source + n/(N+n) μ_batch        σ² = N/(N+n) σ²_source + n/(N+n) σ²_batch
+
+    Nothing is trained, and nothing is carried over to the next batch.
+
+    Schneider et al., "Improving robustness against common corruptions by covariate shift adaptation", NeurIPS 2020.
+    """
+
+    name = "bn"
+    summary = "BatchNorm statistics of the batch, mixed with those of the source"
+    updates = "statistics of the BatchNorm layers"
+    backpropagation = False
+    sees = "images"
+    nature = "batch"
+
+    task: Task = field(kw_only=False)
+    prior: Amount = 16  # N, images that the source counts as; 0 takes the statistics of the batch alone
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        tower = self.task.model.visual
+        self._layers = [m for m in tower.modules() if isinstance(m, BatchNorm) and m.running_mean is not None]
+        if not self._layers:
+            raise UnsuitableModelError(
+                f"method: 'bn' changes the statistics of BatchNorm layers, and {tower_kind(tower)} has none; use a "
+                "model that has, such as torchvision:resnet18, or another method, such as tent"
+            )
+
+    def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        check_images(batch)
+        with torch.no_grad(), self._mixed_statistics():
+            z = self.task.classifier.prepared(self.task.model.encode_image(batch))
+        return z, self.task.classifier.logits(z)
+
+    predict = __call__  # there is no state but the batch
+
+    def reset(self) -> None:
+        """Do nothing: the model is as it was after every batch."""
+
+    @contextmanager
+    def _mixed_statistics(self) -> Iterator[None]:
+        before: list[Any] = [(layer.running_mean, layer.running_var) for layer in self._layers]
+        hooks = [
+            layer.register_forward_pre_hook(partial(self._mix, mean, variance))
+            for layer, (mean, variance) in zip(self._layers, before, strict=True)
+        ]
+        try:
+            yield
+        finally:
+            for layer, hook, (mean, variance) in zip(self._layers, hooks, before, strict=True):
+                hook.remove()
+                layer.running_mean, layer.running_var = mean, variance
+
+    def _mix(self, mean: Tensor, variance: Tensor, layer: Any, inputs: tuple[Tensor, ...]) -> None:
+        x = inputs[0].to(mean.dtype)
+        share = len(x) / (self.prior + len(x))
+        others = [dim for dim in range(x.ndim) if dim != 1]
+        layer.running_mean = torch.lerp(mean, x.mean(dim=others), share)
+        layer.running_var = torch.lerp(variance, x.var(dim=others, correction=0), share)

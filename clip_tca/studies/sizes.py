@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from clip_tca.adapters.linear import LinearTCA
-from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.adapters.statistics import coral_distance, moments, weighted_moments
 from clip_tca.core.checks import check_whole, whole_numbers
 from clip_tca.evaluation.method_spec import MethodSpec, predict
+from clip_tca.methods.registry import ADAPTERS
 from clip_tca.studies.figure_style import Panel, lines
 from clip_tca.studies.frame import Study, Subject, accuracy, shuffled
 

@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA, ZeroShotClassifier, label_free_score
 from clip_tca.adapters.base import share_vector
-from clip_tca.adapters.registry import ADAPTERS
+from clip_tca.methods.registry import ADAPTERS
 
 KINDS = [LinearTCA, MLPTCA, ConditionalTCA]
 every = pytest.mark.parametrize("kind", KINDS)

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 
 import clip_tca
 from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.adapters.state import STATE, checksum
+from clip_tca.methods.registry import ADAPTERS
 from tests.conftest import ROOT
 from tests.hub import Hub
 

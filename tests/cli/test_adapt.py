@@ -16,12 +16,11 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA
-from clip_tca.adapters.registry import PUBLIC_CODE
 from clip_tca.cli import main
 from clip_tca.datasets.formats.registry import open_shard
 from clip_tca.evaluation.streams import order
 from clip_tca.methods.base import Task
-from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT, base_method
+from clip_tca.methods.registry import EMBEDDING_BASES, PUBLIC_CODE, ZERO_SHOT, base_method
 from tests.conftest import Shifted
 from tests.datasets.test_formats import FORMATS, write
 from tests.methods.small import EMBEDDING

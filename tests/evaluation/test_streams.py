@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import clip_tca
-from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.streams import Draw, Stream, long_tail_counts, order, slots_of
+from clip_tca.methods.registry import ADAPTERS
 from clip_tca.results.record import check
 from clip_tca.results.rendering import render
 from clip_tca.results.table import stream_words

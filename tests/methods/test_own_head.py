@@ -1,29 +1,24 @@
-"""Methods with a linear classifier that no text built, on networks of torchvision and timm with their own heads."""
+"""Methods with a linear classifier that no text built, on networks of timm with their own heads."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torchvision.models import get_model
 
 from clip_tca.classifier import LinearClassifier
 from clip_tca.encoding.backbone import Backbone
 from clip_tca.methods.base import Task
 from clip_tca.methods.registry import BASES, base_method
-from clip_tca.methods.sar import lower_parameters
-from clip_tca.methods.t3a import T3A
-from clip_tca.methods.tower import norm_parameters
-from tests.methods.tiny import pictures, prompted, tiny_task, zero_shot
+from clip_tca.methods.weights import T3A
+from tests.methods.small import numbers, patterns, prompted, tiny_task, zero_shot
 from tests.small_networks import timm_network
 
 ON_TEXT = ("clipartt", "watt-p", "watt-s", "tpt")
 FIXED = ("zero", "mta", "tent", "eata", "sar", "tsd", "tea", "tipi", "plc", "tda", "transclip", "stata", "zlap", "gmm")
 """Methods that predict by g itself before their first step; T3A, AdaNPC, OGA and DMN replace or extend it."""
-ON_VIEWS = ("zero", "mta")
 METHODS = [name for name in BASES if name not in ON_TEXT]
 SHORT: dict[str, dict[str, Any]] = {"tent": {"steps": 2}, "tea": {"langevin_steps": 2}}
 TOWERS = {"test_resnet": 64, "test_vit": 160}
@@ -35,71 +30,48 @@ def own_head(name: str) -> Task:
     """A small network of timm as f and g, as its encoder splits it."""
     network = timm_network(name, classes=5)
     layer: nn.Linear = network.get_classifier()
-    nn.init.normal_(layer.weight)
-    head = LinearClassifier(layer.weight.detach().clone(), layer.bias.detach().clone())
+    head = LinearClassifier(2 * numbers(*layer.weight.shape, seed=5), layer.bias.detach().clone())
     network.reset_classifier(0)
     return Task(head, Backbone(network, {"mean": [0.5] * 3, "std": [0.5] * 3}).eval().requires_grad_(False))
 
 
 def seen_by(name: str, images: Tensor) -> Tensor:
     """The images, or three views of each."""
-    return torch.stack([images, images.flip(-1), images.roll(3, -1)], dim=1) if name in ON_VIEWS else images
-
-
-@pytest.fixture(scope="module")
-def images() -> Tensor:
-    return torch.randn(6, 3, 64, 64, generator=torch.Generator().manual_seed(0)).contiguous()
+    views = [images, images.flip(-1), images.roll(3, -1)]
+    return torch.stack(views, dim=1) if name in ("zero", "mta") else images
 
 
 @pytest.mark.parametrize(("name", "tower"), PAIRS)
-def test_raw_features_go_in_and_come_out(name: str, tower: str, images: Tensor) -> None:
+def test_raw_features_go_in_and_come_out(name: str, tower: str) -> None:
     task = own_head(tower)
     before = {key: value.clone() for key, value in task.model.state_dict().items()}
-    batch = nn.functional.interpolate(images, size=TOWERS[tower])
+    images = torch.randn(6, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    images = nn.functional.interpolate(images, size=TOWERS[tower])
     with torch.no_grad():
-        features = task.model.encode_image(batch)
+        features = task.model.encode_image(images)
     kind: Any = base_method(name)
-    shown = features if kind.sees == "embeddings" else seen_by(name, batch)
+    batch = features if kind.sees == "embeddings" else seen_by(name, images)
     method = kind(task, **SHORT.get(name, {}))
-    z, start = method.predict(shown)
+    z, start = method.predict(batch)
     if kind.sees == "embeddings" or tower == "test_vit":  # BatchNorm sees the batch in the others
         torch.testing.assert_close(z, features)
     if name in FIXED:
         torch.testing.assert_close(start, task.classifier.logits(z), atol=1e-4, rtol=1e-4)
-    logits = method(shown)[1]
+    logits = method(batch)[1]
     assert logits.shape == (6, 5)
     assert logits.isfinite().all()
     method.reset()
     assert all(torch.equal(value, before[key]) for key, value in task.model.state_dict().items())
-    torch.testing.assert_close(method(shown)[1], logits)
+    torch.testing.assert_close(method(batch)[1], logits)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "bn"])  # which needs BatchNorm
 def test_a_text_classifier_as_plain_weights_gives_the_same(name: str) -> None:
     kind: Any = base_method(name)
-    made = prompted(nn.functional.normalize(torch.randn(1, 5, 16), dim=2), 12.0, tiny_task().model)
-    plain = Task(LinearClassifier(made.classifier.weight, normalize=True), tiny_task().model)
-    batch = zero_shot(tiny_task(), pictures(8))[0] if kind.sees == "embeddings" else seen_by(name, pictures(8))
-    torch.testing.assert_close(kind(plain)(batch)[1].float(), kind(made)(batch)[1], atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize("name", ON_TEXT)
-def test_a_method_on_text_says_that_it_needs_prompts(name: str) -> None:
-    kind: Any = base_method(name)
-    message = f"method: {name!r} puts class names into templates, and this classifier has none; use a model"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        kind(Task(LinearClassifier(torch.eye(5, 16)), tiny_task().model))
-
-
-def test_sar_leaves_the_last_quarter_of_torchvision_s_networks() -> None:
-    for name, kept in {"resnet18": {"bn1", "layer1", "layer2", "layer3"}, "vit_b_16": {"encoder"}}.items():
-        with torch.device("meta"):
-            network = get_model(name, weights=None)
-        names = {id(parameter): place for place, parameter in network.named_parameters()}
-        lower = [names[id(parameter)] for parameter in lower_parameters(network, norm_parameters(network))]
-        assert {place.split(".")[0] for place in lower} == kept
-        if name == "vit_b_16":
-            assert {int(place.split(".")[2].removeprefix("encoder_layer_")) for place in lower} == set(range(9))
+    task = prompted(nn.functional.normalize(numbers(1, 5, 16, seed=7), dim=2), 12.0, tiny_task().model)
+    plain = Task(LinearClassifier(task.classifier.weight, normalize=True), tiny_task().model)
+    batch = zero_shot(tiny_task(), patterns(8))[0] if kind.sees == "embeddings" else seen_by(name, patterns(8))
+    torch.testing.assert_close(kind(plain)(batch)[1].float(), kind(task)(batch)[1], atol=1e-3, rtol=0)
 
 
 def test_t3a_by_hand() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.adapters.registry import ADAPTERS
+from clip_tca.methods.registry import ADAPTERS
 
 SHIFTED = ("art_painting", "cartoon", "sketch")
 
