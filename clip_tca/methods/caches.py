@@ -13,11 +13,7 @@ from torch.nn import functional
 from clip_tca.core.checks import Amount, Count, Natural, Positive
 from clip_tca.methods.base import EmbeddingMethod, directions, entropy, prototypes, scaled_rows
 
-ROWS_AT_ONCE = 256
-"""Images compared at a time with a memory and with each other; the result is that of one after another."""
-
-
-# -- the most certain rows of each class -------------------------------------------------------------------------------
+ROWS_AT_ONCE = 256  # compared at a time with a memory and with each other; the result is that of one after another
 
 
 def class_ranks(labels: Tensor, score: Tensor) -> Tensor:
@@ -80,9 +76,6 @@ class ClassCache:
     @staticmethod
     def _joined(cached: Tensor, new: Tensor) -> Tensor:
         return torch.cat([cached.to(new.device), new])
-
-
-# -- methods -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -20,12 +20,9 @@ from clip_tca.methods.base import class_rows, directions, entropy
 from clip_tca.methods.caches import ClassCache
 from clip_tca.methods.tower import ContinualMethod, ScaledMethod, TowerMethod, norm_parameters
 
-MEAN = (0.48145466, 0.4578275, 0.40821073)
-STD = (0.26862954, 0.26130258, 0.27577711)
-"""CLIP's normalisation of pixels, for a model whose configuration has none."""
-
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's, of pixels
+# a block or stage in the name of a module, such as transformer.resblocks.3, layer3 or encoder_layer_3
 LAYER_NUMBER = re.compile(r"(?:^|\.)(?:resblocks|blocks|stages|features|layers?|encoder_layer_)\.?(\d+)(?:\.|$)")
-"""A block or stage in the name of a module, such as ``transformer.resblocks.3``, ``layer3`` or ``encoder_layer_3``."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

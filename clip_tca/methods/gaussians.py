@@ -17,11 +17,8 @@ from clip_tca.methods.base import EmbeddingMethod, TransductiveMethod, direction
 from clip_tca.methods.caches import ClassCache
 from clip_tca.methods.graphs import Graph, similar_images
 
-SMALLEST = 1e-12
-"""Variance of a dimension in which all embeddings are equal."""
-
-TINY = 10 * torch.finfo(torch.float64).eps
-"""Added to the size of a component of GMM, as scikit-learn does."""
+SMALLEST = 1e-12  # variance of a dimension in which all embeddings are equal
+TINY = 10 * torch.finfo(torch.float64).eps  # added to the size of a component of GMM, as scikit-learn does
 
 
 def discriminant(means: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:

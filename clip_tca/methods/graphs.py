@@ -15,20 +15,10 @@ from clip_tca.core.checks import Amount, Count, check_number
 from clip_tca.core.tensors import unit
 from clip_tca.methods.base import EmbeddingMethod, TransductiveMethod, directions, finite_log, prototypes
 
-ROWS_AT_ONCE = 1024
-"""Rows compared with all others at a time."""
-
-REST = 1e-6
-"""What the sum of ZLaP's series may lack, relative to the labels."""
-
-CARRIED = 0.2
-"""The part of its largest score with which an image of ECALP starts when others join."""
-
-APART = 1e-6
-"""Added to the square roots of D by ECALP's authors."""
-
-
-# -- the graph ---------------------------------------------------------------------------------------------------------
+ROWS_AT_ONCE = 1024  # compared with all others at a time
+REST = 1e-6  # what the sum of ZLaP's series may lack, relative to the labels
+CARRIED = 0.2  # part of its largest score with which an image of ECALP starts when others join
+APART = 1e-6  # added to the square roots of D by ECALP's authors
 
 
 def similar_images(u: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -65,9 +55,6 @@ class Graph:
         along = (self.weights[..., None] * x[self.targets]).sum(dim=1)
         against = (self.weights[..., None] * x[:, None]).flatten(0, 1)
         return along.index_add_(0, self.targets.flatten(), against)
-
-
-# -- methods -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -21,9 +21,8 @@ from clip_tca.core.checks import Count, Positive, check_whole
 from clip_tca.methods.base import required_prompts
 from clip_tca.methods.tower import TowerMethod
 
-TEMPERATURE = 0.01
-PROMPTS = 8192
-"""Prompts whose embeddings are kept, so that the text tower runs only for new combinations."""
+TEMPERATURE = 0.01  # of Q
+PROMPTS = 8192  # whose embeddings are kept, so that the text tower runs only for new combinations
 
 
 def agreement(z: Tensor, text: Tensor, scale: float) -> Tensor:

@@ -18,15 +18,10 @@ from clip_tca.core.checks import Amount, Count, Natural, Part, Positive, check_f
 from clip_tca.core.tensors import compute_dtype, unit
 from clip_tca.methods.base import Method, Task, entropy, finite_log, required_prompts
 
-CONTEXT = "a photo of a"
-LOSS_SCALE = 1024.0
-"""Keeps gradients of half-precision models from vanishing (the original: 1000); a power of 2 changes nothing else."""
-
-NEAREST = 0.3
-"""Part of the other views that decides the bandwidth of one."""
-
-SAME = 1e-6
-"""Change of y or m below which MTA's updates end."""
+CONTEXT = "a photo of a"  # of TPT's prompt
+LOSS_SCALE = 1024.0  # keeps gradients of half-precision models from vanishing; a power of 2 changes nothing else
+NEAREST = 0.3  # part of the other views that decides the bandwidth of one in MTA
+SAME = 1e-6  # change of y or m below which MTA's updates end
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -16,8 +16,7 @@ from clip_tca.core.tensors import unit
 from clip_tca.methods.base import EmbeddingMethod, class_rows, directions, entropy, finite_log, prototypes, scaled_rows
 from clip_tca.methods.caches import ClassCache
 
-ADAM_EPSILON = 1e-3
-"""That of DPE's AdamW."""
+ADAM_EPSILON = 1e-3  # that of DPE's AdamW
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
