@@ -221,20 +221,15 @@ class DPE(EmbeddingMethod):
         unadapted = self._logits(u, unit(self.texts_))
         self.cache_.add(u, unadapted.argmax(dim=1), entropy(unadapted))
         images, classes = self._images()
-        residuals = torch.zeros_like(self.texts_, requires_grad=True), torch.zeros_like(images, requires_grad=True)
+        start = [rows.clone().requires_grad_() for rows in (self.texts_, images)]  # the gradient of a residual at 0
         with torch.enable_grad():
-            texts, rows = (
-                functional.normalize(start + residual, dim=1)
-                for start, residual in zip((self.texts_, images), residuals, strict=True)
-            )
+            texts, rows = (functional.normalize(prototype, dim=1) for prototype in start)
             matches = self.scale * rows @ texts[classes].T
             aligned = functional.cross_entropy(matches, torch.arange(len(rows), device=u.device))
             loss = entropy(self._logits(u, texts, rows, classes)).sum() + self.alignment * aligned
-        slopes = torch.autograd.grad(loss, residuals)
-        texts, rows = (
-            unit(start - self.learning_rate * slope / (slope.abs() + ADAM_EPSILON))
-            for start, slope in zip((self.texts_, images), slopes, strict=True)
-        )
+        slopes = torch.autograd.grad(loss, start)
+        steps = [self.learning_rate * slope / (slope.abs() + ADAM_EPSILON) for slope in slopes]
+        texts, rows = unit(self.texts_ - steps[0]), unit(images - steps[1])
         logits = self._logits(u, texts, rows, classes)
         if float(entropy(logits)) < self.certain * math.log2(len(texts)):
             self.texts_ = (self.averaged_ * self.texts_ + texts) / (self.averaged_ + 1)
