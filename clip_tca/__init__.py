@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clip_tca.adapters.state import from_pretrained
     from clip_tca.bulk.one_shard import adapt_shard
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+    from clip_tca.core.errors import ClipTcaError, CorruptFileError, OfflineError
     from clip_tca.datasets.embedding_set import load_embeddings
     from clip_tca.evaluation.runner import evaluate
     from clip_tca.labelling.change import estimate_change, sample_changed
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
     from clip_tca.results.rendering import render
 
 _HOMES = {
+    "ClipTcaError": "clip_tca.core.errors",
     "ConditionalTCA": "clip_tca.adapters.conditional",
+    "CorruptFileError": "clip_tca.core.errors",
     "LinearClassifier": "clip_tca.classifier",
     "LinearTCA": "clip_tca.adapters.linear",
     "MLPTCA": "clip_tca.adapters.mlp",
     "Method": "clip_tca.methods.base",
+    "OfflineError": "clip_tca.core.errors",
     "Task": "clip_tca.methods.base",
     "ZeroShotClassifier": "clip_tca.classifier",
     "adapt_shard": "clip_tca.bulk.one_shard",
@@ -51,8 +55,8 @@ _HOMES = {
     "sample_changed": "clip_tca.labelling.change",
 }
 __all__ = [
-    "MLPTCA", "ConditionalTCA", "LinearClassifier", "LinearTCA", "Method", "Task", "ZeroShotClassifier", "__version__",
-    "adapt_shard", "encode", "estimate_change", "evaluate",
+    "MLPTCA", "ClipTcaError", "ConditionalTCA", "CorruptFileError", "LinearClassifier", "LinearTCA", "Method",
+    "OfflineError", "Task", "ZeroShotClassifier", "__version__", "adapt_shard", "encode", "estimate_change", "evaluate",
     "from_pretrained", "label", "label_free_score", "load_embeddings", "register", "render",
     "sample_changed",
 ]  # fmt: skip

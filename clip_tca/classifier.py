@@ -15,18 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clip_tca.core.conversion import as_number
-from clip_tca.core.tensors import (
-    CHUNK,
-    Array,
-    check_labels,
-    check_rows,
-    compute_dtype,
-    double,
-    is_fake,
-    like,
-    to_tensor,
-    unit,
-)
+from clip_tca.core.tensors import CHUNK, Array, check_labels, check_rows, compute_dtype, double, like, to_tensor, unit
 from clip_tca.core.text_towers import Template, bias_of, encode_texts, fill, scale_of
 
 C = TypeVar("C", bound="LinearClassifier")
@@ -205,8 +194,6 @@ class LinearClassifier:
 
     def check_size(self) -> None:
         """Raise ValueError if weight or bias are so large that products with embeddings could overflow float32."""
-        if is_fake(self.weight):
-            return
         peak = float(torch.maximum(self.weight.abs().max(), self.bias.abs().max()))
         if peak > LARGEST_WEIGHT:
             allowed = f"values up to {LARGEST_WEIGHT:.0e} are allowed, so that logits do not overflow"
@@ -251,7 +238,7 @@ class ZeroShotClassifier(LinearClassifier):
         if rows.shape[-2] < 2:
             raise ValueError(f"text: {rows.shape[-2]} class; at least 2 are needed to classify")
         empty = (rows == 0).all(dim=-1).reshape(-1)
-        if not is_fake(rows) and bool(empty.any()):
+        if bool(empty.any()):
             raise ValueError(f"text: row {int(empty.nonzero()[0, 0])} is all zeros; every class needs a text embedding")
         self.scale = as_number("scale", scale)
         if self.scale <= 0:

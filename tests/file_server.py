@@ -8,7 +8,6 @@ with FileServer({"a.zip": content}, faults={"a.zip": "truncated"}) as server:
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
@@ -51,15 +50,12 @@ class _Handler(BaseHTTPRequestHandler):
             return self.send_error(404)
         if fault == "page":
             return self._send(200, b"<html>sign in</html>", {"Content-Type": "text/html"})
-        tag = f'"{hashlib.sha256(content).hexdigest()}"'
         start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and fault != "deaf" else 0
-        if self.headers.get("If-Range", tag) != tag:
-            start = 0
         if start and start >= len(content):
             return self._send(416, b"", {"Content-Range": f"bytes */{len(content)}"})
         rest = content[start:]
         sent = {"truncated": rest[: max(len(rest) // 3, 1000)], "stuck": rest[: int(not start)]}.get(fault or "", rest)
-        headers = {"ETag": tag, "Content-Type": "application/zip"}
+        headers = {"Content-Type": "application/zip"}
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         return self._send(206 if start else 200, sent, {**headers, "Content-Length": str(len(rest))})

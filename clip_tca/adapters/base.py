@@ -509,9 +509,9 @@ class Adapter(ABC):
                 "LinearClassifier(weight, bias)"
             )
         rows = to_tensor(z)
-        check_rows(rows, self.g.dim)
         if device not in (None, rows.device):
             raise ValueError(f"embeddings: on {rows.device}, but this stream began on {device}; move the batch")
+        check_rows(rows, self.g.dim)
         return rows
 
     def _checked_logits(self, logits: Tensor | np.ndarray, rows: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ from clip_tca.adapters.statistics import (
     neighbour_temperature,
 )
 from clip_tca.core.checks import check_number, check_whole
-from clip_tca.core.tensors import double, is_fake
+from clip_tca.core.tensors import double
 
 ROWS_AT_ONCE = 1024
 
@@ -137,7 +137,7 @@ def fit_conditional(
         q[known] = truth.to(q)
         # 2. equation (2), with S⁻¹ = diag(inverse) + factor factorᵀ
         before, counts = counts, double(q.sum(dim=0))
-        if not is_fake(q) and bool((counts - before).abs().max() < k.settled):
+        if bool((counts - before).abs().max() < k.settled):
             break
         squares, sums = double(torch.stack([q[rows].square().sum(dim=0) for rows in blocks])).sum(0), double(q.T @ x)
         noise = (squares / counts.clamp_min(1e-300)).sum() / n  # the share of the variance within seen between means

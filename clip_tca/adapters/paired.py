@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.tensors import check_rows, is_fake, to_tensor, unit
+from clip_tca.core.tensors import check_rows, to_tensor, unit
 
 P = TypeVar("P", bound="PairedAdapter")
 
@@ -112,7 +112,7 @@ class PairedAdapter(Adapter):
         return self._scales if self._head is None else self.normalize is not False
 
     def _observe_all(self, observed: Any, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
-        if self._of_unit_length and not is_fake(z) and bool((empty := ~z[:, : self._features].any(dim=1)).any()):
+        if self._of_unit_length and bool((empty := ~z[:, : self._features].any(dim=1)).any()):
             first = ", ".join(map(str, empty.nonzero()[:5, 0].tolist()))
             raise ValueError(f"embeddings: {int(empty.sum())} of {len(z)} rows are all zeros (rows {first}); drop them")
         super()._observe_all(observed, z, logits, labels)

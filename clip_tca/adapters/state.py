@@ -26,9 +26,10 @@ from clip_tca.adapters.mlp import MLPTCA
 from clip_tca.adapters.paired import reader
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.checks import counted, one_line, visible
-from clip_tca.core.device import choose_device
+from clip_tca.core.errors import CorruptFileError, OfflineError
 from clip_tca.core.files import local_copy, scratch, write_tensors, write_text
-from clip_tca.core.hub_access import cached_file, hub_address, hub_reachable
+from clip_tca.core.machine import choose_device
+from clip_tca.core.network import cached_file, hub_address, hub_reachable
 from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.core.version import __version__
 from clip_tca.explanation import ORACLE
@@ -158,7 +159,7 @@ def push(adapter: Adapter, hub_id: str, private: bool, **about: str | None) -> s
     if not HUB_ID.fullmatch(hub_id):
         raise ValueError(f"hub id: {hub_id!r}; write OWNER/NAME, such as me/pets-head")
     if not hub_reachable():
-        raise ConnectionError(f"{hub_address()} can't be reached; save_pretrained writes the same files to a folder")
+        raise OfflineError(f"{hub_address()} can't be reached; save_pretrained writes the same files to a folder")
     with scratch() as folder:
         save_folder(adapter, folder, title=hub_id, **about)
         try:
@@ -185,8 +186,8 @@ def from_pretrained(
 
     Raises:
         FileNotFoundError: If there is no such file, folder or model.
-        ConnectionError: If the hub can't be reached and the model is not in its cache.
-        ValueError: If it is not a saved adapter of this version, or damaged.
+        OfflineError: If the hub can't be reached and the model is not in its cache.
+        CorruptFileError: If it is not a saved adapter of this version, or damaged.
     """
     return load(state_file(source, revision), device)
 
@@ -203,8 +204,8 @@ def state_file(source: str | Location, revision: str | None = None) -> Location:
     if not hub_reachable():
         try:
             return cached_file(str(source), STATE, revision=revision)
-        except ConnectionError as error:
-            raise ConnectionError(f"{source}: no such file or folder, and {error}") from None
+        except OfflineError as error:
+            raise OfflineError(f"{source}: no such file or folder, and {error}") from None
     from huggingface_hub import hf_hub_download
 
     try:
@@ -222,7 +223,7 @@ def load(path: str | Location, device: str | torch.device | None = None, kind: t
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is not a saved adapter of this version, or damaged.
+        CorruptFileError: If it is not a saved adapter of this version, or damaged.
     """
     path = locate(path)
     if not path.is_file():
@@ -256,7 +257,7 @@ def load(path: str | Location, device: str | torch.device | None = None, kind: t
         adapter._learn(_part(content, "learned"))
         adapter._solved_at = record["solved_at"]
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
+        raise CorruptFileError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
     return adapter
 
 

@@ -27,8 +27,8 @@ from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.state import checksum, load
 from clip_tca.bulk.rivals import Rival
 from clip_tca.bulk.shards import open_one
-from clip_tca.core.device import choose_device
 from clip_tca.core.files import scratch, write_text
+from clip_tca.core.machine import choose_device
 from clip_tca.core.remote import Location, RemotePath, locate, stamp
 from clip_tca.core.tensors import to_tensor, unit
 from clip_tca.core.version import __version__

@@ -40,10 +40,9 @@ from clip_tca.bulk.one_shard import (
 from clip_tca.bulk.rivals import Rival
 from clip_tca.bulk.shards import ClipRetrievalShard, ShardedEmbeddings
 from clip_tca.core.checks import one_line
-from clip_tca.core.cluster import connect
 from clip_tca.core.files import scratch, write_text
+from clip_tca.core.machine import commit, connect, peak_memory, versions
 from clip_tca.core.progress import Progress
-from clip_tca.core.provenance import commit, peak_memory, versions
 from clip_tca.core.remote import Location, RemotePath
 from clip_tca.core.tensors import to_tensor
 from clip_tca.core.version import __version__

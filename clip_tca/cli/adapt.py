@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
     shared.check_output(options.save_state, "save_state")
     from clip_tca.bulk.run import Run
     from clip_tca.bulk.shards import open_embeddings
-    from clip_tca.core.device import choose_device
+    from clip_tca.core.machine import choose_device
     from clip_tca.datasets.foreign_files import read_labels
 
     device = choose_device(options.device)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from numbers import Integral, Real  # NumPy's scalars are such too
+from numbers import Integral, Real  # NumPy's scalars count as these
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 LONGEST_REASON = 240
 """Characters of another library's message that are repeated in ours."""
 MOST_LISTED = 12
-"""Allowed values that are listed where one of them is close to what was given."""
+"""With more allowed values than this, name only the one that was probably meant."""
 
 
 def is_whole(value: Any, least: int) -> bool:
@@ -26,10 +26,7 @@ def one_of(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
 
 
 def not_among(value: Any, allowed: Sequence[str], listed: Sequence[str] = ()) -> str:
-    """What to say of a value that is not allowed: the one that was probably meant, or those that are ``allowed``.
-
-    If there are many, they may be ``listed`` in another way.
-    """
+    """Text for a value that is not ``allowed``: the one that was probably meant, or all of them (as ``listed``)."""
     from difflib import get_close_matches
 
     meant = get_close_matches(str(value), allowed, 1)
@@ -46,24 +43,24 @@ def install(extra: str) -> str:
 
 def check_flag(name: str, value: Any) -> None:
     """Raise ValueError unless ``value`` is a bool: any other value would count as true."""
-    _require(isinstance(value, bool), name, value, "true and false")
+    _check(isinstance(value, bool), name, value, "true and false")
 
 
-def check_whole(name: str, value: Any, least: int = 1, most: float = math.inf, *, also: str | None = "") -> None:
+def check_whole(name: str, value: Any, least: int = 1, most: float = math.inf, *, also: object = ...) -> None:
     """Raise ValueError unless ``value`` is a whole number from ``least`` to ``most``, or is ``also``."""
     fits = is_whole(value, least) and value <= most
-    _require(fits, name, value, f"whole numbers {_range(least, most)}", also)
+    _check(fits, name, value, f"whole numbers {_range(least, most)}", also)
 
 
-def check_number(name: str, value: Any, low: float = 0, high: float = math.inf, *, also: str | None = "") -> None:
+def check_number(name: str, value: Any, low: float = 0, high: float = math.inf, *, also: object = ...) -> None:
     """Raise ValueError unless ``value`` is a finite number from ``low`` to ``high``, or is ``also``."""
-    _require(_finite(value) and low <= value <= high, name, value, f"numbers {_range(low, high)}", also)
+    _check(_finite(value) and low <= value <= high, name, value, f"numbers {_range(low, high)}", also)
 
 
 def check_positive(name: str, value: Any, high: float = math.inf) -> None:
     """Raise ValueError unless ``value`` is a finite number above 0, up to ``high``."""
     allowed = f"numbers above 0{f', up to {high}' * (high < math.inf)}"
-    _require(_finite(value) and 0 < value <= high, name, value, allowed)
+    _check(_finite(value) and 0 < value <= high, name, value, allowed)
 
 
 Count = Annotated[int, check_whole]  # at least 1
@@ -96,31 +93,27 @@ def as_list(name: str, value: Any) -> list[Any]:
 
 def whole_numbers(name: str, value: Any) -> list[int]:
     """An option with one whole number or several, each at least 1: sorted, without duplicates."""
-    values = as_list(name, value)
-    for number in values:
+    for number in as_list(name, value):
         check_whole(name, number)
-    return sorted(set(values))
+    return sorted(set(as_list(name, value)))
 
 
 def choices(name: str, value: Any, allowed: tuple[str, ...]) -> list[str]:
     """An option with one or several of ``allowed``, without duplicates."""
-    values = as_list(name, value)
-    for choice in values:
+    for choice in as_list(name, value):
         one_of(name, choice, allowed)
-    return list(dict.fromkeys(values))
+    return list(dict.fromkeys(as_list(name, value)))
 
 
 def one_line(reason: object) -> str:
-    """The message of an error in one line, for another error; its class if it has none.
-
-    A long one ends with its last whole sentence, or if the first is too long, after a whole word with an ellipsis.
-    """
-    words = str(reason).split() or [type(reason).__name__]
-    kept = max((i for i in range(1, len(words) + 1) if len(" ".join(words[:i])) <= LONGEST_REASON), default=1)
-    if kept == len(words):
-        return " ".join(words)
-    sentences = max((i for i in range(1, kept + 1) if words[i - 1].endswith(".")), default=0)
-    return " ".join(words[:sentences]) or " ".join(words[:kept]) + " …"
+    """An error's message in one line, for another error; a long one ends with a whole sentence, or a whole word."""
+    text = " ".join(str(reason).split()) or type(reason).__name__
+    start = text[: LONGEST_REASON + 1]
+    if start == text:
+        return text
+    if ". " in start:
+        return start.rpartition(". ")[0] + "."
+    return (start.rpartition(" ")[0] or text.partition(" ")[0]) + " …"
 
 
 def counted(number: int, noun: str, form: str = "") -> str:
@@ -137,9 +130,10 @@ def _finite(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and abs(float(value)) < math.inf
 
 
-def _require(fits: bool, name: str, value: Any, allowed: str, also: str | None = "") -> None:
-    if not fits and (also == "" or type(value) is not type(also) or value != also):
-        raise ValueError(f"{name}: {value!r}; allowed are {'' if also == '' else f'{also!r} or '}{allowed}")
+def _check(fits: bool, name: str, value: Any, allowed: str, also: object = ...) -> None:
+    if not fits and (type(value) is not type(also) or value != also):
+        either = "" if also is ... else f"{also!r} or "
+        raise ValueError(f"{name}: {value!r}; allowed are {either}{allowed}")
 
 
 def _range(low: float, high: float) -> str:

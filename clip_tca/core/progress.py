@@ -13,40 +13,21 @@ DELAY = 2.0
 
 
 class Progress:
-    """A bar of tqdm that lasts as long as the ``with`` block."""
+    """A bar of tqdm for a ``with`` block; without a ``total``, the title alone."""
 
     def __init__(self, total: int | None, title: str, unit: str, shown: bool = True, done: int = 0) -> None:
-        """Describe the work.
-
-        Args:
-            total: Steps; if that is None, only the title is shown.
-            title: What is done, in a few words.
-            unit: What a step is, such as ``image``; ``B`` for bytes.
-            shown: False shows nothing.
-            done: Steps done before, such as by an earlier run.
-        """
-        self._options: dict[str, Any] = {"total": total, "desc": title, "unit": unit, "initial": done, "delay": DELAY}
-        self._options["bar_format"] = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt}{left}"
-        if total is None:
-            self._options |= {"bar_format": "{desc} …", "delay": 0}
-        self._options |= {"unit_scale": unit in ("B", "row"), "leave": False, "dynamic_ncols": True}
-        self._shown = shown
+        bar = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt}, {remaining} left"
+        self._options: dict[str, Any] = {
+            "total": total, "desc": title, "unit": unit, "initial": done, "leave": False, "dynamic_ncols": True,
+            "unit_scale": unit in ("B", "row"), "delay": DELAY if total is not None else 0,
+            "bar_format": bar if total is not None else "{desc} …",
+            "disable": None if shown else True,  # None: unless stderr is a terminal
+        }  # fmt: skip
 
     def __enter__(self) -> Any:
-        """The bar: ``update(steps)`` counts finished steps."""
         from tqdm import tqdm
 
-        class Bar(tqdm):  # type: ignore[misc] # tqdm has no types
-            """A bar that says nothing of the time left until it is known."""
-
-            @property
-            def format_dict(self) -> dict[str, Any]:
-                found: dict[str, Any] = super().format_dict
-                done = found["n"] - found["initial"]
-                seconds = (found["total"] - found["n"]) * found["elapsed"] / done if done and found["total"] else None
-                return {**found, "left": "" if seconds is None else f", {tqdm.format_interval(seconds)} left"}
-
-        self._bar = Bar(file=sys.stderr, disable=not self._shown or None, **self._options)  # None: if no terminal
+        self._bar = tqdm(file=sys.stderr, **self._options)
         return self._bar
 
     def __exit__(self, *error: object) -> None:

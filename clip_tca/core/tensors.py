@@ -23,26 +23,22 @@ CHUNK = 2048
 
 
 def to_tensor(z: Any, name: str = "embeddings") -> Tensor:
-    """A tensor view of ``z`` (no copy where none is needed), whatever :func:`as_array` takes.
-
-    Raises:
-        TypeError: If it is something else, or its numbers are not floats.
-    """
-    given = as_array(z, name)
-    if isinstance(given, np.ndarray):
-        if given.dtype.kind != "f" or given.dtype.itemsize > 8:
+    """A tensor of floats, not copied where it need not be, of whatever :func:`as_array` takes; else a TypeError."""
+    array = as_array(z, name)
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind != "f" or array.dtype.itemsize > 8:
             raise TypeError(
-                f"{name}: dtype {given.dtype} is not supported; use float16, float32 or float64: z.astype('float32')"
+                f"{name}: dtype {array.dtype} is not supported; use float16, float32 or float64: z.astype('float32')"
             )
-        native = np.ascontiguousarray(given, dtype=given.dtype.newbyteorder("="))
+        native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
         with warnings.catch_warnings():  # a read-only array (a memory map) is only read here
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return torch.from_numpy(native)
-    if given.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+    if array.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise TypeError(
-            f"{name}: dtype {given.dtype} is not supported; use float16, bfloat16, float32 or float64: z.float()"
+            f"{name}: dtype {array.dtype} is not supported; use float16, bfloat16, float32 or float64: z.float()"
         )
-    return given.detach()
+    return array.detach()
 
 
 def like(result: Tensor, source: Array) -> Array:
@@ -61,7 +57,7 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
         raise ValueError(
             f"{name}: dimension {z.shape[1]}, but the classifier has {dim}; both must come from the same model"
         )
-    if is_fake(z) or math.isfinite(float(z.sum(dtype=compute_dtype(z.dtype)))):  # NaN and infinity survive a sum
+    if math.isfinite(float(z.sum(dtype=compute_dtype(z.dtype)))):  # NaN and infinity survive a sum
         return
     bad = torch.cat([(~torch.isfinite(part)).any(dim=1) for part in z.split(CHUNK)])
     if bool(bad.any()):
@@ -70,11 +66,6 @@ def check_rows(z: Tensor, dim: int | None = None, name: str = "embeddings") -> N
         raise ValueError(
             f"{name}: {len(rows)} of {len(z)} rows hold NaN or infinity (rows {listed}); drop or repair them first"
         )
-
-
-def is_fake(z: Tensor) -> bool:
-    """Whether ``z`` has a shape and a device but no values, as in tracing."""
-    return z.is_meta or type(z).__name__ == "FakeTensor"
 
 
 def check_labels(labels: Tensor | np.ndarray | list[int], n: int, classes: int, device: torch.device) -> Tensor:
@@ -108,11 +99,8 @@ def unit(z: Tensor) -> Tensor:
     """Rows scaled to length one; a row of zeros stays zero."""
     z = z.to(compute_dtype(z.dtype))
     length: Tensor = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    if not is_fake(z) and length.numel():
-        shortest, longest = (float(length),) * 2 if length.numel() == 1 else map(float, torch.aminmax(length))
-        if 1e-12 < shortest <= longest < 1e12:
-            return torch.div(z, length)
+    if bool(((length > 1e-12) & (length < 1e12)).all()):
+        return torch.div(z, length)
     peak = z.abs().amax(dim=-1, keepdim=True)  # divided out first, so that squares neither overflow nor underflow
     z = torch.div(z, torch.where(peak > 0, peak, 1.0))
-    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    return torch.div(z, length.clamp_min(1.0))
+    return torch.div(z, torch.linalg.vector_norm(z, dim=-1, keepdim=True).clamp_min(1.0))

@@ -18,11 +18,7 @@ Template = str | Callable[[str], str]
 
 
 def fill(templates: Template | Sequence[Template], classes: Sequence[str]) -> list[str]:
-    """Every class name in every template, template by template: (templates · classes,).
-
-    Raises:
-        ValueError: If there is no template, or one without ``{}``.
-    """
+    """Every class name in every template, template by template: (templates · classes,)."""
     listed = [templates] if isinstance(templates, str) or callable(templates) else list(templates)
     if not listed:
         raise ValueError("templates: none; give at least one, such as 'a photo of a {}'")
@@ -37,15 +33,13 @@ def fill(templates: Template | Sequence[Template], classes: Sequence[str]) -> li
 
 
 def tokens(model: Any, tokenizer: Any, texts: list[str]) -> dict[str, Tensor]:
-    """Tokens ``(n, length)`` for a model of transformers, and the mask of those that count.
-
-    All are as long as the model's longest, as in training; SigLIP has learned without a mask.
-    """
+    """Tokens ``(n, length)`` for a model of transformers, as long as its longest, and the mask of those that count."""
     config = model.config
     length = config.text_config.max_position_embeddings
-    made = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+    inputs = tokenizer(texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt")
+    # SigLIP was trained without a mask
     names = ("input_ids",) if config.model_type.startswith("siglip") else ("input_ids", "attention_mask")
-    return {name: made[name] for name in names if name in made}
+    return {name: inputs[name] for name in names if name in inputs}
 
 
 @torch.inference_mode()
@@ -53,9 +47,6 @@ def encode_texts(model: Any, tokenizer: Any, texts: list[str], batch: int = 256)
     """Embeddings ``(n, d)`` of texts by a model of open_clip or transformers, in float32, ``batch`` at a time.
 
     ``tokenizer`` is the model's, or for transformers its processor.
-
-    Raises:
-        TypeError: If the model has no text tower that can be called.
     """
     is_transformers = hasattr(model, "get_text_features")
     if not is_transformers and not hasattr(model, "encode_text"):
@@ -63,29 +54,25 @@ def encode_texts(model: Any, tokenizer: Any, texts: list[str], batch: int = 256)
             f"model: a {type(model).__name__} has neither encode_text (open_clip) nor get_text_features "
             "(transformers); encode the prompts yourself: ZeroShotClassifier(text_embeddings, scale)"
         )
-    device, training, found = next(model.parameters()).device, model.training, []
+    device, training, rows = next(model.parameters()).device, model.training, []
     if training:
         model.eval()  # without dropout, which open_clip's models have until then
     try:
         for part in (texts[start : start + batch] for start in range(0, len(texts), batch)):
             if is_transformers:
-                given = tokens(model, getattr(tokenizer, "tokenizer", tokenizer), part)
-                given = {name: value.to(device) for name, value in given.items()}
-                found.append(pooled(model.get_text_features(**given), "text").float())
+                inputs = tokens(model, getattr(tokenizer, "tokenizer", tokenizer), part)
+                output = model.get_text_features(**{name: value.to(device) for name, value in inputs.items()})
+                rows.append(pooled(output, "text").float())
             else:
-                found.append(model.encode_text(tokenizer(part).to(device)).float())
+                rows.append(model.encode_text(tokenizer(part).to(device)).float())
     finally:
         if training:
             model.train()
-    return torch.cat(found)
+    return torch.cat(rows)
 
 
 def scale_of(model: Any) -> float:
-    """exp of the model's logit scale.
-
-    Raises:
-        ValueError: If it has none.
-    """
+    """exp of the model's logit scale."""
     if getattr(model, "logit_scale", None) is None:
         raise ValueError(
             f"scale: a {type(model).__name__} has no logit_scale; pass it, such as scale=100.0 for OpenAI's CLIP"

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.errors import OfflineError, is_offline
 from clip_tca.core.files import natural_order, sha256
 from clip_tca.core.folders import resource
-from clip_tca.core.hub_access import hub_address, hub_reachable
+from clip_tca.core.network import hub_address, hub_reachable
 from clip_tca.datasets.image_set import Domain, ImageSet
 from clip_tca.datasets.pictures import Picture, content
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
@@ -122,10 +123,10 @@ def _table(hub_id: str, revision: str | None, split: str | None = None) -> tuple
         else:
             cached = Path(datasets.config.HF_DATASETS_CACHE) / hub_id.replace("/", "___")
             if not hub_reachable() and not cached.is_dir():
-                raise ConnectionError(f"{hub_address()} can't be reached, and it is not in the cache")
+                raise OfflineError(f"{hub_address()} can't be reached, and it is not in the cache")
             loaded = datasets.load_dataset(hub_id, revision=revision)
     except Exception as error:
-        raise ValueError(
+        raise (OfflineError if is_offline(error) else ValueError)(
             f"{hub_id}: could not be loaded as a data set ({_reason(error)}); check the name and the network, "
             "or give a local copy: --data-dir FOLDER, or --hub-id PATH of a saved data set or Parquet file"
         ) from error

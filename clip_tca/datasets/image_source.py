@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clip_tca.core.checks import not_among
+from clip_tca.core.errors import OfflineError
 from clip_tca.core.files import copied
 from clip_tca.core.folders import data_root
-from clip_tca.core.hub_access import told_offline
+from clip_tca.core.network import told_offline
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import is_url, locate
 from clip_tca.datasets.corruptions import Corruption
@@ -123,7 +124,8 @@ class ImageSource:
         try:
             return load_hub(benchmark.hub_id, benchmark, self.revision, columns)
         except ValueError as error:
-            raise ValueError(f"{error}. A folder must look like {benchmark.layout()}") from error
+            kind = OfflineError if isinstance(error, OfflineError) else ValueError
+            raise kind(f"{error}. A folder must look like {benchmark.layout()}") from error
 
 
 def local_path(address: str | Path, shown: bool) -> Path:

@@ -26,10 +26,10 @@ from typing import Any
 from filelock import FileLock
 
 from clip_tca.core.checks import one_line
-from clip_tca.core.download import download
+from clip_tca.core.errors import CorruptFileError, OfflineError, is_offline
 from clip_tca.core.files import PART, sha256, write_text
 from clip_tca.core.folders import data_root
-from clip_tca.core.hub_access import hub_address, hub_reachable, told_offline
+from clip_tca.core.network import download, hub_address, hub_reachable, told_offline
 from clip_tca.core.progress import Progress, tracked
 from clip_tca.datasets.folder import load_benchmark
 from clip_tca.datasets.hub import load_hub
@@ -67,7 +67,9 @@ def receipt(folder: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))
         return {**content, "mirror": str(content["mirror"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder / RECEIPT} can't be read ({error}); remove it, and check with data check") from None
+        raise CorruptFileError(
+            f"{folder / RECEIPT} can't be read ({error}); remove it, and check with data check"
+        ) from None
 
 
 def mirrors_of(name: str, addresses: Sequence[str] = ()) -> list[list[str]]:
@@ -109,7 +111,7 @@ def get(name: str, mirrors: list[list[str]], root: Path | None = None, progress:
     An existing folder is used, and counted if it has no receipt. ValueError names every mirror and why it failed.
     """
     benchmark, root = BENCHMARKS[name], root or data_root()
-    folder, reasons = root / name, []
+    folder, reasons, online = root / name, [], not mirrors
     root.mkdir(parents=True, exist_ok=True)
     with FileLock(root / f".{name}.lock"):
         if (folder / RECEIPT).is_file():
@@ -126,7 +128,8 @@ def get(name: str, mirrors: list[list[str]], root: Path | None = None, progress:
                 return folder
             except (ValueError, OSError) as error:
                 reasons.append(f"\n  {_title(mirror)}: {one_line(error)}")
-    raise ValueError(
+                online = online or not isinstance(error, OfflineError)
+    raise (ValueError if online else OfflineError)(
         f"{name} could not be downloaded from any of its {len(reasons)} mirrors; give your copy by --data-dir DIR, or "
         f"clip-tca data get {name} --mirror ARCHIVE{''.join(reasons)}\n  the folder must look like {benchmark.layout()}"
     )
@@ -183,7 +186,7 @@ def _load_hub(address: str, split: str | None, downloads: Path, progress: bool) 
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if told_offline() or not hub_reachable():
-        raise ValueError("HF_HUB_OFFLINE is set" if told_offline() else f"{hub_address()} can't be reached")
+        raise OfflineError("HF_HUB_OFFLINE is set" if told_offline() else f"{hub_address()} can't be reached")
     disable_progress_bars()
     hub_id, _, revision = address.partition("@")
     hub, files = HfApi(endpoint=hub_address()), []
@@ -199,7 +202,7 @@ def _load_hub(address: str, split: str | None, downloads: Path, progress: bool) 
                 raise ValueError(f"the SHA-256 of {name} is {digest}, not {published} as published")
             files.append((path, name, {"url": f"{hub_id}/{name}", "sha256": digest}))
     except Exception as error:  # of the hub's client, or of the library below it
-        raise ValueError(one_line(error)) from error
+        raise (OfflineError if is_offline(error) else ValueError)(one_line(error)) from error
     if not files:
         raise ValueError("it has no Parquet files")
     return str(about.sha), files
@@ -215,7 +218,7 @@ def unpack(archive: Path, folder: Path) -> None:
         else:
             raise ValueError(f"{archive.name} is neither a zip or tar archive nor a Parquet file")
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
-        raise ValueError(f"{archive.name} is damaged or not safe ({one_line(error)})") from None
+        raise CorruptFileError(f"{archive.name} is damaged or not safe ({one_line(error)})") from None
 
 
 def _count(folder: Path, benchmark: Benchmark, about: dict[str, Any], progress: bool) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from clip_tca.core.errors import CorruptFileError
+
 Picture = str | Path | bytes | None
 """An image as a data set holds it: path, bytes, or None for a missing one."""
 
@@ -111,11 +113,11 @@ def _opened(picture: str | Path | bytes) -> Iterator[Image.Image]:
                     raise ValueError(f"{width} × {height} pixels: one side is over {MAX_RATIO} times the other")
                 yield image
         except UnidentifiedImageError:
-            raise ValueError("not an image that Pillow can read") from None
+            raise CorruptFileError("not an image that Pillow can read") from None
         except FileNotFoundError:
             raise ValueError("the file is gone") from None
         except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-            raise ValueError(str(error) or type(error).__name__) from None
+            raise CorruptFileError(str(error) or type(error).__name__) from None
 
 
 def _excerpts(picture: str | Path | bytes, places: list[int]) -> list[bytes]:

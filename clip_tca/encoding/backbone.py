@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from clip_tca.classifier import LinearClassifier, told_apart
 from clip_tca.core.checks import one_line
-from clip_tca.core.hub_access import cached_file, hub_reachable
+from clip_tca.core.network import cached_file, hub_reachable
 from clip_tca.datasets.prompts import clean
 from clip_tca.encoding.base import Encoder, Identity, unknown_model, unknown_tag
 from clip_tca.encoding.checkpoint import fingerprint, local_file, offline, read_checkpoint
@@ -169,7 +169,7 @@ class TorchvisionEncoder(BackboneEncoder):
         try:
             network = models.get_model(self.name, weights=None if self._file else weights, progress=False)
         except Exception as error:
-            raise ValueError(offline(f"{self._title} / {weights.name}", error, "TORCH_HOME")) from error
+            raise offline(f"{self._title} / {weights.name}", error, "TORCH_HOME") from error
         made = weights.transforms()
         settings = {name: getattr(made, name) for name in ("resize_size", "crop_size", "mean", "std", "antialias")}
         settings["interpolation"] = made.interpolation.value
@@ -202,7 +202,7 @@ class TimmEncoder(BackboneEncoder):
                 options["pretrained_cfg_overlay"] = {"file": str(file)}
             network = timm.create_model(name, **options)
         except Exception as error:
-            raise ValueError(offline(self._title, error)) from error
+            raise offline(self._title, error) from error
         settings = resolve_model_data_config(network)
         transform = create_transform(**settings, is_training=False)
         return network, network.get_classifier(), imagenet_names(network.num_classes), settings, transform

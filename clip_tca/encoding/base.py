@@ -21,7 +21,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.device import check_bf16, choose_device, choose_precision
+from clip_tca.core.machine import choose_device, choose_precision
 from clip_tca.core.remote import is_url, locate
 from clip_tca.core.text_towers import encode_texts
 from clip_tca.encoding import onednn
@@ -97,7 +97,6 @@ class Encoder(ABC):
         For bf16 its weights are bfloat16: autocast is slower than float32 there, as it converts them for every batch.
         """
         if self._half_on_cpu:
-            check_bf16()
             return copy.deepcopy(self.model).bfloat16()
         if self.precision == "fp32" and onednn.gains(self.device):
             return onednn.with_onednn(self.model)

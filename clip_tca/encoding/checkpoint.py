@@ -23,6 +23,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.errors import CorruptFileError, OfflineError, is_offline
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
 
@@ -59,7 +60,9 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Tensor], list[str] | None]:
                 return {name: opened.get_tensor(name) for name in opened.keys()}, classes  # noqa: SIM118 (no mapping)
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise ValueError(f"pretrained: {file} can't be read as a checkpoint ({one_line(error)}); {LEGACY}") from None
+        raise CorruptFileError(
+            f"pretrained: {file} can't be read as a checkpoint ({one_line(error)}); {LEGACY}"
+        ) from None
     for name in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]
@@ -79,9 +82,9 @@ def fingerprint(network: nn.Module) -> str:
 
 def offline(
     name: str, error: Exception, cache: str = "HF_HOME", instead: str = "a local file with --pretrained FILE"
-) -> str:
-    """What to do when weights can't be downloaded; ``cache`` is the variable that names the library's cache."""
-    return (
+) -> ValueError:
+    """The error if weights can't be downloaded; ``cache`` is the variable that names the library's cache."""
+    return (OfflineError if is_offline(error) else ValueError)(
         f"the weights of {name} could not be downloaded ({one_line(error)}); give {instead}, "
         f"point {cache} at a cache that has them, or use the small model that needs no download: --model demo"
     )
@@ -110,7 +113,9 @@ def read_torchscript(file: Path) -> dict[str, Tensor]:
             module = _Reader(archive, description.removesuffix("data.pkl")).load()
             return dict(_tensors(module, ""))
     except Exception as error:
-        raise ValueError(f"{file}: not a TorchScript archive of weights, or damaged ({one_line(error)})") from None
+        raise CorruptFileError(
+            f"{file}: not a TorchScript archive of weights, or damaged ({one_line(error)})"
+        ) from None
 
 
 class _Module:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.core.checks import counted
+from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.progress import Progress, announce
 from clip_tca.core.tensors import unit
 from clip_tca.datasets.image_set import Domain, ImageSet
@@ -222,7 +223,7 @@ class Embedder:
         if bad and not self.skip_bad:
             more = f"\n  … and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
             lines = "".join(f"\n  {line}" for line in bad[:LISTED])
-            raise ValueError(
+            raise CorruptFileError(
                 f"{len(bad)} images can't be read; repair or remove them, or leave them out: --skip-bad{lines}{more}"
             )
         self.left_out += len(bad)

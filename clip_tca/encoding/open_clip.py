@@ -18,9 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.files import sha256
 from clip_tca.core.folders import resource
-from clip_tca.core.hub_access import cached_file, hub_reachable
+from clip_tca.core.network import cached_file, hub_reachable
 from clip_tca.core.text_towers import scale_of
 from clip_tca.encoding.base import Encoder, Identity, unknown_model, unknown_tag
 from clip_tca.encoding.checkpoint import LEGACY, SUFFIXES, is_torchscript, local_file, offline, read_torchscript
@@ -110,7 +111,7 @@ class OpenClipEncoder(Encoder):
                 return cached_file(hub_id, "open_clip_model.safetensors", "open_clip_pytorch_model.bin")
             return cached_file(hub_id, Path(name).with_suffix(".safetensors").name, name)
         except Exception as error:
-            raise ValueError(offline(f"{self.name} / {self._pretrained}", error)) from error
+            raise offline(f"{self.name} / {self._pretrained}", error) from error
 
     def _folder_file(self) -> Path:
         """The weights beside a configuration, in a folder or on the hub."""
@@ -124,7 +125,7 @@ class OpenClipEncoder(Encoder):
                 self._folder = cached_file(hub_id, CONFIGURATION).parent
                 self._address = f"local-dir:{self._folder}"
             except Exception as error:
-                raise ValueError(offline(self.name, error)) from error
+                raise offline(self.name, error) from error
         if not (self._folder / CONFIGURATION).is_file():
             raise ValueError(f"model: {self.name}: {self._folder} holds no {CONFIGURATION}")
         files = sorted(path for path in self._folder.iterdir() if path.suffix in SUFFIXES)
@@ -151,7 +152,9 @@ class OpenClipEncoder(Encoder):
                     options["force_preprocess_cfg"] = open_clip.get_pretrained_cfg(self.name, self._pretrained)
                 model = open_clip.create_model(self._address, self._pretrained and str(file), **options)
         except Exception as error:
-            raise ValueError(f"{file}: not weights of {self.name}, or damaged ({one_line(error)}); {LEGACY}") from error
+            raise CorruptFileError(
+                f"{file}: not weights of {self.name}, or damaged ({one_line(error)}); {LEGACY}"
+            ) from error
         return model.to(self.device).eval().requires_grad_(False)
 
     @cached_property

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from clip_tca.core.checks import install, one_line
 from clip_tca.core.conversion import pooled
-from clip_tca.core.hub_access import hub_reachable
+from clip_tca.core.errors import CorruptFileError
+from clip_tca.core.network import hub_reachable
 from clip_tca.core.text_towers import bias_of, scale_of, tokens
 from clip_tca.encoding.base import Encoder, Identity
 from clip_tca.encoding.checkpoint import fingerprint, offline
@@ -90,8 +91,8 @@ class TransformersEncoder(Encoder):
         except Exception as error:
             if self._folder is None:
                 local = "a local folder as --model transformers:FOLDER"
-                raise ValueError(offline(self.name, error, instead=local)) from error
-            raise ValueError(
+                raise offline(self.name, error, instead=local) from error
+            raise CorruptFileError(
                 f"model: {self._folder}: not an image-text model of transformers, or damaged ({one_line(error)}); it "
                 "needs what save_pretrained writes of model, image processor and tokenizer"
             ) from error

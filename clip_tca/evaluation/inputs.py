@@ -15,6 +15,7 @@ from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
+from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import locate
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
@@ -166,7 +167,7 @@ class Inputs(ImageSource):
             validate(model, ModelInfo | None, "model")
             validate(prompts, PromptInfo | None, "prompts")
         except ValueError as error:
-            raise ValueError(f"{self.dataset}: its metadata is damaged ({error}); write it again") from None
+            raise CorruptFileError(f"{self.dataset}: its metadata is damaged ({error}); write it again") from None
         info: DataInfo = {
             "origin": origin,
             "classes": data.classes or [str(label) for label in range(data.classifier().n_classes)],

@@ -18,9 +18,8 @@ from torch import Tensor
 from clip_tca.adapters.base import class_log, silenced, warnings_about
 from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.core.checks import check_whole, one_of
-from clip_tca.core.device import choose_device
+from clip_tca.core.machine import choose_device, commit, peak_memory, versions
 from clip_tca.core.progress import Progress
-from clip_tca.core.provenance import commit, peak_memory, versions
 from clip_tca.core.remote import Location, locate
 from clip_tca.evaluation.base_runs import BaseOutput, BaseRuns
 from clip_tca.evaluation.cost import Cost, PeakMemory, method_cost

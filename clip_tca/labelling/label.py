@@ -18,7 +18,7 @@ from clip_tca.adapters.base import class_log, silenced
 from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
-from clip_tca.core.device import choose_device
+from clip_tca.core.machine import choose_device
 from clip_tca.core.progress import Progress
 from clip_tca.datasets.hub import demo_set
 from clip_tca.datasets.image_set import ImageSet

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.remote import Location, locate
 from clip_tca.results.schema import SCHEMA_VERSION, EvaluationRecord, ExampleKind, ResultRow
 
@@ -47,7 +48,7 @@ def parse(path: Location) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (RecursionError, ValueError) as error:
-        raise ValueError(f"{path}: not a record of clip-tca eval ({error})") from None
+        raise CorruptFileError(f"{path}: not a record of clip-tca eval ({error})") from None
 
 
 def checked(content: Any, path: Location) -> list[EvaluationRecord]:
@@ -64,7 +65,7 @@ def checked(content: Any, path: Location) -> list[EvaluationRecord]:
         try:
             check(record)
         except ValueError as error:
-            raise ValueError(f"{path}: not a whole record of clip-tca eval ({error}); evaluate again") from None
+            raise CorruptFileError(f"{path}: not a whole record of clip-tca eval ({error}); evaluate again") from None
     return records
 
 

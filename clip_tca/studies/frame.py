@@ -25,10 +25,9 @@ from clip_tca.adapters.base import log as adapters_log
 from clip_tca.adapters.base import silenced
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import install
-from clip_tca.core.device import choose_device
 from clip_tca.core.files import atomic
+from clip_tca.core.machine import choose_device, commit, versions
 from clip_tca.core.progress import tracked
-from clip_tca.core.provenance import commit, versions
 from clip_tca.datasets.embedding_set import SOURCE
 from clip_tca.datasets.registry import domain_named
 from clip_tca.evaluation.inputs import Embedded, Inputs

@@ -1,4 +1,4 @@
-"""Embeddings are taken as other libraries hold them; what can't be taken is answered by the line that converts it."""
+"""Embeddings are taken as other libraries hold them."""
 
 from __future__ import annotations
 
@@ -79,81 +79,75 @@ TENSORS = {
 
 @pytest.mark.parametrize("form", [*FORMS, *TENSORS])
 def test_embeddings_are_taken_as_they_come(form):
-    given = {**FORMS, **TENSORS}[form]()
-    expected = ConditionalTCA(G).fit(TENSOR)
-    adapter = ConditionalTCA(G).fit(given)
+    z = {**FORMS, **TENSORS}[form]()
+    expected, adapter = ConditionalTCA(G).fit(TENSOR), ConditionalTCA(G).fit(z)
     assert adapter.n_seen_ == len(Z)
-    kind = torch.Tensor if form in TENSORS else np.ndarray
-    for found, wanted in (
-        (adapter.predict(given), expected.predict(TENSOR)),
-        (adapter.transform(given), expected.transform(TENSOR)),
-        (adapter.partial_fit(given).logits(given), expected.partial_fit(TENSOR).logits(TENSOR)),
-        (G.predict(given), G.predict(TENSOR)),
+    for result, wanted in (
+        (adapter.predict(z), expected.predict(TENSOR)),
+        (adapter.transform(z), expected.transform(TENSOR)),
+        (adapter.partial_fit(z).logits(z), expected.partial_fit(TENSOR).logits(TENSOR)),
+        (G.predict(z), G.predict(TENSOR)),
     ):
-        assert isinstance(found, kind)
-        np.testing.assert_array_equal(np.asarray(found), wanted.numpy())
+        assert isinstance(result, torch.Tensor if form in TENSORS else np.ndarray)
+        np.testing.assert_array_equal(np.asarray(result), wanted.numpy())
 
 
-def test_float64_stays_where_a_library_says_so():
+def test_dtypes_and_the_tower_that_is_asked_for():
     assert as_array(pd.Series(list(Z.astype(np.float64)))).dtype == np.float64
     assert as_array(pd.DataFrame(Z).astype(object)).dtype == np.float64
     assert as_array(LISTS).dtype == np.float32  # Python's numbers have no dtype, and came from float32 as a rule
-
-
-def test_texts_of_a_model_s_output_are_those_of_the_texts():
     output = {"image_embeds": TENSOR, "text_embeds": TENSOR[:3]}
     assert torch.equal(ZeroShotClassifier(output).text, ZeroShotClassifier(TENSOR[:3]).text)
     assert torch.equal(as_array(output), TENSOR)
 
 
-INTEGERS = "is not supported; use float16,"
-ADVICE = {
-    "a path": ("z.npy", "got str;", "read it first: np.load(z)"),
-    "whole numbers": (Z.astype(int), "dtype int64", INTEGERS, "z.astype('float32')"),
-    "a tensor of whole numbers": (TENSOR.long(), "dtype torch.int64", INTEGERS, "z.float()"),
-    "a table of pyarrow": (pa.table({"emb": LISTS}), "a table (Table)", 'z["COLUMN"]'),
-    "a data set": (dataset(), "a table (Dataset)", 'z["COLUMN"]'),
-    "a table with names": (pd.DataFrame({"emb": list(Z), "name": "x"}), "not all are numbers", 'z["COLUMN"]'),
-    "a column of names": (pd.Series(["a", "b"]), "not all are numbers", "could not convert string"),
-    "a missing row": (pd.Series([LISTS[0], None, LISTS[1]]), "row 1 is missing", "z.dropna() in pandas"),
-    "a missing row in polars": (pl.Series([LISTS[0], None]), "row 1 is missing", "z.drop_nulls() in polars"),
-    "rows of two lengths": ([[1.0, 2.0], [1.0]], "row 1 has 1 numbers, those before it 2", "leave it out"),
-    "several matrices": ((TENSOR, TENSOR), "a tuple of 2 matrices", "z[0]", "torch.cat(list(z))"),
-    "hidden states": ({"last_hidden_state": TENSOR}, "dict with last_hidden_state", "model.get_image_features("),
-    "a dictionary": ({"vectors": TENSOR}, "dict with vectors", "z['vectors']"),
-    "a sparse matrix": (sparse.csr_array(Z), "csr_array, which is sparse", "z.toarray()"),
-    "a sparse dictionary": (sparse.dok_array(Z), "dok_array, which is sparse", "z.toarray()"),
-    "a generator": (iter([TENSOR]), "[tca.transform(batch) for batch in z]"),
-    "names": (["a", "b"], "a list of str", "np.load(z[0])"),
-    "the name of a picture": (["a.jpg"], "got str", "encode the pictures first: clip_tca.encode(z)"),
-    "nothing": (None, "got NoneType"),
-    "one vector": (LISTS[0], "expected a matrix (n, d), got shape (6,)", "for one row use z[None]"),
-}
-
-
-@pytest.mark.parametrize("what", ADVICE)
-def test_what_can_t_be_taken_is_answered_in_one_line_with_the_code_that_converts_it(what):
-    given, *parts = ADVICE[what]
-    adapter = LinearTCA(G).fit(Z)
-    with pytest.raises((TypeError, ValueError), match=r"^embeddings: ") as caught:
-        adapter.transform(given)
+@pytest.mark.parametrize(
+    ("z", "word"),
+    [
+        ("z.npy", "np.load"),
+        (["a.jpg"], "clip_tca.encode"),
+        (Z.astype(int), "z.astype('float32')"),
+        (TENSOR.long(), "z.float()"),
+        (pa.table({"emb": LISTS}), "got Table; pass of a table z['NAME']"),
+        (dataset(), "got Dataset; pass of a table"),
+        (pd.DataFrame({"emb": list(Z), "name": "x"}), "choose the column"),
+        (pd.Series(["a", "bcd"]), "got str"),
+        (pd.Series([LISTS[0], None, LISTS[1]]), "row 1 has 0 numbers, row 0 has 6"),
+        (pl.Series([LISTS[0], None]), "row 1"),
+        ([[1.0, 2.0], [1.0]], "row 1 has 1 numbers"),
+        ([TENSOR[0], TENSOR[0, :2]], "row 1 has 2 numbers"),
+        ((TENSOR, TENSOR), "got shape (2, 40, 6)"),
+        ({"last_hidden_state": TENSOR}, "got dict"),
+        (sparse.csr_array(Z), "z.toarray()"),
+        (sparse.dok_array(Z), "got dok_array"),
+        (iter([TENSOR]), "got list_iterator"),
+        (None, "got NoneType"),
+        (LISTS[0], "z[None]"),
+        ([], "got shape (0,)"),
+    ],
+    ids=str,
+)
+def test_anything_else_is_refused_in_one_line(z, word):
+    with pytest.raises((TypeError, ValueError), match=r"^embeddings: .*(;|got)") as caught:
+        LinearTCA(G).fit(Z).transform(z)
+    assert word in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert [part for part in parts if part not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize(
-    ("given", "batches"),
+    ("z", "batches"),
     [
         (TENSOR, False), (LISTS, False), (list(TENSOR), False), ([0.1, 0.2], False), (dataset()["emb"], False),
         (pd.Series(LISTS), False), (pa.table({"emb": LISTS}), False), ({"image_embeds": TENSOR}, False), ("z", False),
         (TENSOR.split(8), True), ([Z, Z], True), (iter([Z]), True), ([{"image_embeds": TENSOR}] * 2, True),
         (torch.utils.data.DataLoader(torch.utils.data.TensorDataset(TENSOR), 8), True), ([], True),
+        ([pa.array(LISTS, LIST)] * 2, True), ([pd.Series(LISTS)] * 2, True),
     ],
 )  # fmt: skip
-def test_a_matrix_is_told_from_batches_of_one(given, batches):
-    assert is_batches(given) == batches
-    if batches and given != []:
-        assert LinearTCA(G).fit(given).n_seen_ in (len(Z), 2 * len(Z))
+def test_a_matrix_is_told_from_batches_of_one(z, batches):
+    assert is_batches(z) == batches
+    if batches and z != []:
+        assert LinearTCA(G).fit(z).n_seen_ in (len(Z), 2 * len(Z))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +163,6 @@ def test_a_number_may_be_a_tensor_or_a_parameter(value):
 
 
 @pytest.mark.parametrize("value", [None, "100", True, float("nan"), float("inf"), torch.ones(3), [1.0]])
-def test_what_is_no_number_is_refused_in_one_line(value):
-    with pytest.raises(ValueError, match=r"^scale: .*; a number is needed, or a tensor of one") as caught:
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"^scale: .*; a number is needed"):
         ZeroShotClassifier(TENSOR[:3], scale=value)
-    assert "\n" not in str(caught.value)

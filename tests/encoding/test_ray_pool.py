@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from clip_tca.cli import main
-from clip_tca.core.cluster import connect
+from clip_tca.core.machine import connect
 from clip_tca.datasets.folder import load_folder
 from clip_tca.encoding import ray_pool
 from clip_tca.encoding.embedder import PART, Embedder

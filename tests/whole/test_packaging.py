@@ -103,6 +103,7 @@ def test_public_names():
     functions = {"adapt_shard", "encode", "evaluate", "label", "label_free_score", "load_embeddings", "render"}
     functions |= {"estimate_change", "from_pretrained", "register", "sample_changed"}
     types = {"ZeroShotClassifier", "LinearClassifier", "Method", "Task"}
+    types |= {"ClipTcaError", "CorruptFileError", "OfflineError"}
     assert set(clip_tca.__all__) == {*adapters, *functions, *types, "__version__"}
     assert set(clip_tca.__all__) == set(dir(clip_tca))
     assert all(getattr(clip_tca, name) is not None for name in clip_tca.__all__)

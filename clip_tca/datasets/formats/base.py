@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.remote import Location, stamp
 from clip_tca.core.tensors import to_tensor
 from clip_tca.datasets.formats.registry import Kind
@@ -150,9 +151,9 @@ class Shard(ABC):
         return sorted(set(self.outputs(kinds).values()))
 
 
-def damaged(where: object, reason: object, remedy: str = "copy or download it again") -> ValueError:
+def damaged(where: object, reason: object, remedy: str = "copy or download it again") -> CorruptFileError:
     """The error for a file that can't be read to its end."""
-    return ValueError(f"{where}: truncated or damaged ({one_line(reason)}); {remedy}")
+    return CorruptFileError(f"{where}: truncated or damaged ({one_line(reason)}); {remedy}")
 
 
 @contextmanager
