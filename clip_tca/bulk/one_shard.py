@@ -142,29 +142,24 @@ class Output:
 
     @property
     def single(self) -> bool:
-        """Whether the target is a file, and no folder."""
         return self.target.suffix.lower() in FORMATS
 
     @property
     def place(self) -> Location:
-        """The folder that files are written to."""
         return self.target.parent if self.single else self.target
 
     @property
     def written(self) -> list[str]:
-        """All files, below :attr:`place`."""
         return [self.target.name] if self.single else self.shard.written(self.kinds)
 
     @property
     def mark(self) -> Location:
-        """The file of the mark."""
         if self.single:
             return self.place / f"{self.target.name}.json"
         return self.place / MARKS / f"{self.shard.path.name}.json"
 
     @property
     def dtypes(self) -> dict[Kind, np.dtype[Any]]:
-        """Dtype of every kind that is written."""
         labels = np.dtype("<i8") if self.names is None else np.dtype(f"<U{max(map(len, self.names))}")
         came = "float16" if self.shard.dtype == np.float16 else "float32"
         embeddings = np.dtype(self.dtype or came).newbyteorder("<")
@@ -172,7 +167,6 @@ class Output:
         return {kind: dtypes[kind] for kind in self.kinds}
 
     def check(self) -> None:
-        """Raise ValueError if the target does not suit the shard."""
         shard, target, suffix = self.shard, self.target, self.shard.path.suffix.lower()
         if self.single and target.suffix.lower() != suffix:
             raise ValueError(
@@ -196,7 +190,6 @@ class Output:
             raise FileNotFoundError(f"output: the folder {target.parent} does not exist; create it first")
 
     def check_free(self) -> None:
-        """Raise ValueError if there is a file in the place of one that is to be written."""
         for path in [self.place / name for name in self.written] + ([self.mark] if self.single else []):
             if path.exists():
                 raise taken(path)

@@ -31,7 +31,6 @@ class Rival:
     """
 
     def __init__(self, name: str, classifier: LinearClassifier, batch: int, **options: Any) -> None:
-        """Take the method by its name, with its own options; it sees ``batch`` rows at a time."""
         self.classifier, self.batch, self._options = classifier, batch, options
         kind: Any = None if name == ZERO_SHOT else base_method(name)
         self.method: Method | None = None if kind is None else kind(Task(classifier), **options)
@@ -39,7 +38,6 @@ class Rival:
         self._fitted: Tensor | None = None
 
     def options(self) -> dict[str, Any]:
-        """What was set, and how rows are taken."""
         return {**self._options, "batch": self.batch, "normalize": self.classifier.unit_rows}
 
     def fit(self, batches: Iterable[Tensor]) -> None:
@@ -63,7 +61,6 @@ class Rival:
         return found
 
     def skip(self, rows: int) -> None:
-        """Leave out the next rows of the fit."""
         if self._fitted is not None:
             self._fitted = self._fitted[rows:]
 

@@ -84,7 +84,6 @@ class Run:
 
     @cached_property
     def outputs(self) -> list[Output]:
-        """The output for each shard."""
         if self.target is None:
             return []
         shards, names = self.source.shards, label_names(self.adapter, self.kinds) if self.names else None
@@ -94,7 +93,6 @@ class Run:
         return [Output(shard, *how, part) for shard, part in zip(shards, parts, strict=True)]
 
     def check(self) -> None:
-        """Raise ValueError, before the work, if there is something wrong with the output."""
         shards, rows = self.source.shards, self.source.rows
         if self.labels is not None and len(self.labels) != rows:
             raise ValueError(f"labels: {len(self.labels)}, but there are {rows} rows; one label for each is needed")
@@ -150,7 +148,6 @@ class Run:
             self.adapter.fit(batches)
 
     def key(self) -> str:
-        """A hash of everything that decides what is learned."""
         shards = [[shard.path.name, shard.rows, shard.stamp()] for shard in self.source.shards]
         adapter, g = self.adapter, self.adapter.classifier
         how = [self.method, adapter.options(), self.fit_rows, self.batch, self.drop_bad_rows]
@@ -236,7 +233,6 @@ class Run:
     # -- the record ----------------------------------------------------------------------------------------------------
 
     def describe(self, results: list[ShardResult]) -> dict[str, Any]:
-        """What was read, how it was adapted, and what was left out."""
         rows, adapter, shards = sum(result.rows for result in results), self.adapter, self.source.shards
         loaded = "loaded" if self.given.kind == "state" else "transductive"
         scored: dict[str, float] = {}

@@ -60,7 +60,6 @@ class Parser(argparse.ArgumentParser):
     """A parser that accepts no abbreviated options, and says in one line what is wrong and what may have been meant."""
 
     def __init__(self, **options: Any) -> None:
-        """Take the options of :class:`argparse.ArgumentParser`."""
         super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -78,7 +77,6 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, not_among(value, list(action.choices)))
 
     def error(self, message: str) -> NoReturn:
-        """Print one line about what is wrong."""
         self.exit(2, f"{self.prog}: {message.removeprefix('argument ')} (see {self.prog} --help)\n")
 
 
@@ -86,12 +84,10 @@ class Stderr(logging.Handler):
     """Print warnings on stderr, each once, even if an adapter logs it for every fit with other numbers."""
 
     def __init__(self) -> None:
-        """Handle warnings and errors."""
         super().__init__(logging.WARNING)
         self.printed: set[tuple[object, ...]] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one line."""
         from tqdm import tqdm
 
         key: tuple[object, ...] = (record.getMessage(),)
@@ -170,7 +166,6 @@ def _end(_number: int, _frame: object) -> NoReturn:
 
 
 def _unraisable(found: Any) -> None:
-    """Send SIGTERM again, in a moment, where Python could not raise :class:`Terminated`, as in a ``__del__``."""
     if found.exc_type is Terminated:
         signal.signal(signal.SIGTERM, _end)
         threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()

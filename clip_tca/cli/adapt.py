@@ -228,7 +228,6 @@ def read_classifier(options: argparse.Namespace, device: torch.device) -> GivenC
 
 
 def _leave_out(options: argparse.Namespace, why: str, *names: str) -> None:
-    """Raise ValueError if one of these options was given."""
     if given := next((name for name in names if getattr(options, name) is not None), None):
         raise ValueError(f"{why}; leave out --{given.replace('_', '-')}")
 

@@ -42,7 +42,6 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def _known() -> list[str]:
-    """Benchmarks that have mirrors."""
     return [name for name, benchmark in BENCHMARKS.items() if benchmark.mirrors]
 
 
@@ -61,7 +60,6 @@ def list_datasets(_options: argparse.Namespace) -> int:
 
 
 def _domains(benchmark: Benchmark) -> str:
-    """The domains with their counts, in one line."""
     if benchmark.corrupted:
         each = next(iter(benchmark.images.values()))
         extra = ", ".join(EXTRA)

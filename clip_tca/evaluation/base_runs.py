@@ -44,11 +44,9 @@ class Plain(Method):
     name, summary, updates, backpropagation, sees = PLAIN_CLIP, "nothing adapts", "nothing", False, "images"
 
     def __init__(self, task: Task, encode: Callable[[Tensor], Tensor]) -> None:
-        """Take the classifier, and the encoder as the evaluation runs it."""
         self.encode, self.classifier = encode, task.classifier
 
     def __call__(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Embed and predict."""
         z = self.classifier.prepared(self.encode(batch))
         return z, self.classifier.logits(z)
 
@@ -77,7 +75,6 @@ class BaseRuns:
     def run(
         self, name: str, options: dict[str, Any], domain: str, seen: Tensor, sizes: list[int] | None = None
     ) -> BaseOutput:
-        """Run a new method on the images ``seen`` of a domain, batch after batch, of these ``sizes``."""
         method = self.make(name, options)
         with PeakMemory(self.device) as memory:
             began = time.perf_counter()
@@ -97,7 +94,6 @@ class BaseRuns:
         return outputs
 
     def make(self, name: str, options: dict[str, Any]) -> Method:
-        """A method by its name, for the classifier (and the model, if it sees images) of this evaluation."""
         kind = Plain if name == PLAIN_CLIP else base_method(name)
         embedded, encoder = self.embedded, self.embedded.encoder
         model, texts, tokenizer = None, None, cast(Any, None)
@@ -119,7 +115,6 @@ class BaseRuns:
 
     @cached_property
     def classifier(self) -> LinearClassifier:
-        """The classifier of the data set, on the device."""
         return self.embedded.data.classifier(self.device)
 
     def _outputs(
@@ -142,7 +137,6 @@ class BaseRuns:
         return z, logits
 
     def _batches(self, method: Method, domain: str, seen: Tensor, sizes: list[int] | None) -> Iterator[Tensor]:
-        """Batches of embeddings or of images, as the method sees them."""
         if method.sees == "embeddings":
             z = self.classifier.prepared(self.embedded.data.domains[domain][0][seen].to(self.device))
             whole = method.nature == "transductive" and self.setting == "transductive"

@@ -27,7 +27,6 @@ class PeakMemory:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Measure the memory of ``device``, or of this process if that is the CPU."""
         self.device = device
         self.peak: int | None = None
 
@@ -56,7 +55,6 @@ class PeakMemory:
 
 
 def _resident() -> int:
-    """Resident memory of this process in bytes; 0 if ``/proc`` does not have it."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -100,5 +98,4 @@ def method_cost(parts: list[Cost]) -> MethodCost:
 
 
 def _highest(peaks: Iterable[Number | None]) -> Number | None:
-    """The highest known peak."""
     return max((peak for peak in peaks if peak is not None), default=None)

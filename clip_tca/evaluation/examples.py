@@ -73,7 +73,6 @@ def spread(positions: list[int], limit: int) -> list[int]:
 
 
 def _image(embedded: Embedded, domain: str, index: int, before: int, after: int) -> ExampleImage:
-    """One image with its classes; with name and thumbnail, a small JPEG in base64, if there is a picture."""
     classes, labels = embedded.about["data"]["classes"], embedded.data.domains[domain][1]
     image: ExampleImage = {
         "position": index,

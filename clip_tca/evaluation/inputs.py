@@ -252,7 +252,6 @@ class Inputs(ImageSource):
         return embedded
 
     def _readable(self, raw: list[str], head: LinearClassifier | None) -> list[str]:
-        """Names of the classes for the prompts."""
         how = self.class_names if head is None or self.class_names in CLASS_NAMES else "clean"
         return class_names(raw, how, self.dataset if self.dataset in BENCHMARKS else None)
 

@@ -64,7 +64,6 @@ class MethodSpec:
         return ON_TOP if self.name.endswith(PLUS) else None
 
     def adapter(self, classifier: LinearClassifier) -> Adapter | None:
-        """A new adapter for ``classifier``; None where nothing adapts embeddings (zero-shot, a base method alone)."""
         if self.adapter_name is None:
             return None
         return ADAPTERS[self.adapter_name].build(classifier, **self.options)
@@ -78,7 +77,6 @@ class MethodSpec:
         return isinstance(shares, str) and shares == "oracle"
 
     def describe(self, classifier: LinearClassifier) -> MethodInfo:
-        """Name, all parameters, how it sees the test set, and whether true labels are or were used."""
         adapter = self.adapter(classifier)
         parameters = adapter.options() if adapter else {}
         info: MethodInfo = {"name": self.name, "uses_labels": self.uses_labels, "parameters": parameters}
@@ -96,7 +94,6 @@ class MethodSpec:
 
 
 def _parameters(kind: type) -> dict[str, inspect.Parameter]:
-    """Options of a constructor: all parameters but the first, which is the classifier or the task."""
     return dict(list(inspect.signature(kind).parameters.items())[1:])
 
 
@@ -148,7 +145,6 @@ class Prediction:
 
     @property
     def classes(self) -> Tensor:
-        """The predicted classes ``(n,)``."""
         return self.logits.argmax(dim=1)
 
 

@@ -195,7 +195,6 @@ class Measurement:
     logits: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
 
     def run(self, domain: str, seeds: int) -> None:
-        """Every method on a domain, or on the mixture, once for each seed."""
         with Progress(len(self.specs) * seeds, f"adapting {domain}", "run", self.runs.progress) as progress:
             for seed in range(seeds):
                 draw = self._draw(domain, seed)
@@ -213,12 +212,10 @@ class Measurement:
                 self.on_domain(name, {m: fmean(row["accuracy"] for row in rows if row["method"] == m) for m in methods})
 
     def sort(self) -> None:
-        """Put the rows in the order of domains and seeds."""
         domains = list(self.places or self.runs.embedded.data.domains)
         self.rows.sort(key=lambda row: (domains.index(row["domain"]), row["seed"]))
 
     def method_costs(self, profile: bool) -> dict[str, MethodCost]:
-        """The costs as the record has them; a ``profile`` has plain CLIP's on the same batches as well."""
         costs = self.costs
         if profile:
             plain = []
@@ -230,7 +227,6 @@ class Measurement:
         return {name: method_cost(parts) for name, parts in costs.items()}
 
     def _draw(self, domain: str, seed: int) -> Draw:
-        """Draw images; ValueError if a domain has none to score."""
         runs, labels = self.runs, self.runs.embedded.data.domains[domain][1]
         draw = self.stream.draw(labels, seed, runs.setting, self.protocol, runs.batch)
         for name, place in (self.places or {domain: range(len(labels))}).items():
@@ -297,7 +293,6 @@ def _within(indices: Tensor, place: range) -> Tensor:
 
 
 def _places(embedded: Embedded) -> dict[str, range]:
-    """Where in the mixture the images of each domain are."""
     ends = accumulate((len(labels) for _, labels in embedded.data.domains.values()), initial=0)
     return {name: range(*bounds) for name, bounds in zip(embedded.data.domains, pairwise(ends), strict=True)}
 

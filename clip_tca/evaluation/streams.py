@@ -56,7 +56,6 @@ class Draw:
 
     @property
     def seen(self) -> Tensor:
-        """Indices of the images that are seen."""
         return self.drawn[: sum(self.sizes)]
 
 
@@ -89,7 +88,6 @@ class Stream:
         return cls(kind, gamma, present, long_tail, mix_domains)
 
     def check(self, setting: Setting, protocol: Protocol) -> None:
-        """Raise ValueError if the stream has no meaning in a setting or protocol."""
         if self.kind != "iid" and setting == "transductive":
             raise ValueError(
                 f"stream: {self.kind!r} is an order of batches, and one fit on the whole domain has none; "
@@ -104,12 +102,10 @@ class Stream:
                 )
 
     def check_classes(self, classes: int) -> None:
-        """Raise ValueError if ``classes_present`` is larger than the number of classes."""
         if self.classes_present and self.classes_present[1] > classes:
             raise ValueError(f"classes_present: {self.classes_present[1]}, but the data set has {classes} classes")
 
     def draw(self, labels: Tensor, seed: int, setting: Setting, protocol: Protocol, batch: int) -> Draw:
-        """The images of one run on a domain with these ``labels`` ``(n,)``."""
         random, truth = np.random.default_rng(seed), labels.cpu().numpy()
         pool = torch.from_numpy(self._pool(truth, random, setting == "transductive"))
         shuffled = pool[order(len(pool), "full", batch, seed)]
@@ -125,12 +121,10 @@ class Stream:
         return Draw(shuffled, [min(batch, seen - start) for start in range(0, seen, batch)])
 
     def record(self) -> StreamInfo:
-        """The stream for the record."""
         present = self.classes_present and list(self.classes_present)
         return cast("StreamInfo", {**asdict(self), "classes_present": present})
 
     def _pool(self, truth: np.ndarray, random: np.random.Generator, whole: bool) -> np.ndarray:
-        """Indices of the images to show, in the order of the data set."""
         classes = np.unique(truth)
         if self.classes_present and whole:
             count = int(random.integers(*self.classes_present, endpoint=True))
@@ -188,7 +182,6 @@ def _few_classes(
 
 
 def _range(present: int | str) -> tuple[int, int]:
-    """``4`` or ``1-4`` as the fewest and the most classes."""
     match = re.fullmatch(r"(\d+)(?:-(\d+))?", str(present))
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high or isinstance(present, bool):

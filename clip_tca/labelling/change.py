@@ -56,11 +56,9 @@ class Change:
 
     @property
     def says(self) -> Outcome:
-        """Whether the interval excludes zero."""
         return "gain" if self.low > 0 else "loss" if self.high < 0 else "chance"
 
     def __str__(self) -> str:
-        """The change in one line."""
         sure = {"gain": "gained", "loss": "lost"}.get(self.says, "can't be told from chance")
         return f"{self.points:+.1f} points (95 % interval {self.low:+.1f} to {self.high:+.1f}): {sure}"
 

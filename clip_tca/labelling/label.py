@@ -67,18 +67,15 @@ class Unlabelled(Inputs):
 
     @property
     def is_local(self) -> bool:
-        """Whether the pictures are at hand."""
         return self.hub_id is None
 
     def check(self) -> None:
-        """Raise ValueError unless it is said where the pictures are, once."""
         if self.pictures is not None and self.hub_id is not None:
             raise ValueError(f"hub id: {self.hub_id}, but pictures are given too; give one of them")
         if self.pictures is None and self.hub_id is None:
             raise ValueError("pictures: none given; name a folder, files, an archive, or a data set by --hub-id ID")
 
     def load(self) -> ImageSet:
-        """The pictures."""
         with Progress(None, "reading the pictures", "image", self.progress):
             columns = self.image_column, self.domain_column
             data = load_pictures(
@@ -88,7 +85,6 @@ class Unlabelled(Inputs):
         return data
 
     def embed(self, arrived: Callable[[Embedded, str], None] | None = None) -> Embedded:
-        """Embed the pictures and the prompts."""
         check_whole("workers", self.workers, 0, also=None)
         return self._encoded(arrived)
 
@@ -116,12 +112,10 @@ class Labelling:
 
     @property
     def proposed(self) -> pd.Series:
-        """The label of every picture, those for review included."""
         return self.table["proposal" if "proposal" in self.table else "label"]
 
     @property
     def pictures(self) -> ImageSet:
-        """The pictures that were labelled, in the order of the table, domain after domain."""
         return cast("ImageSet", self.embedded.pictures)  # they were encoded from pictures
 
 

@@ -96,7 +96,6 @@ def folder_names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def _file_name(name: str, picture: Picture) -> str:
-    """The last part of the name; a picture from memory gets the suffix of what it is."""
     last = re.split(r"[/\\]", name)[-1]
     return last if isinstance(picture, (str, Path)) or "." in last else f"{last}.png"
 
@@ -115,7 +114,6 @@ def _free(place: str, name: str, taken: set[str]) -> str:
 
 
 def _put(target: Path, picture: Picture, copy: bool) -> None:
-    """Make one file; an error if there is one of that name."""
     if isinstance(picture, bytes):
         with target.open("xb") as file:
             file.write(picture)

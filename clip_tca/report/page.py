@@ -50,17 +50,14 @@ class Run:
 
     @cached_property
     def domains(self) -> list[str]:
-        """Their names."""
         return list(self.record["data"]["domains"])
 
     @cached_property
     def classes(self) -> list[str]:
-        """Their names, in the order of the labels."""
         return self.record["data"]["classes"]
 
     @cached_property
     def oracles(self) -> set[str]:
-        """Methods that use true labels."""
         return {method["name"] for method in self.record["methods"] if method["uses_labels"]}
 
     @cached_property
@@ -71,21 +68,17 @@ class Run:
         return sorted(listed, key=lambda method: method != best)
 
     def name(self, method: str) -> str:
-        """A method's name, marked if it is an oracle."""
         return f"{method} (oracle)" if method in self.oracles else method
 
     @cached_property
     def summary(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """Accuracy by method and domain: mean and standard deviation over seeds."""
         return summary(self.record)
 
     def accuracy(self, method: str, domain: str | None = None) -> float:
-        """Mean over seeds on a domain; without one, the unweighted mean over domains."""
         values = self.summary[method]
         return values[domain][0] if domain is not None else fmean(mean for mean, _ in values.values())
 
     def gain(self, method: str, domain: str | None = None) -> float:
-        """Points over zero-shot."""
         return self.accuracy(method, domain) - self.accuracy(ZERO_SHOT, domain)
 
     @property
@@ -96,7 +89,6 @@ class Run:
         return "" if self.methods else "zero-shot is the only method"
 
     def rows(self, method: str) -> list[ResultRow]:
-        """Those of a method."""
         return [row for row in self.record["rows"] if row["method"] == method]
 
     def class_accuracy(self, method: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -113,7 +105,6 @@ class Run:
         return np.divide(100 * correct, images, out=np.full_like(images, np.nan), where=images > 0), images
 
     def confusion(self, method: str, domain: str) -> NDArray[np.int64]:
-        """Counts over all seeds, rows true and columns predicted."""
         matrices = [row["confusion"] for row in self.rows(method) if row["domain"] == domain]
         total: NDArray[np.int64] = np.sum(matrices, axis=0)
         return total

@@ -108,7 +108,6 @@ def _never(record: EvaluationRecord) -> list[str]:
 
 
 def _block(record: EvaluationRecord, domain: str, found: dict[str, Gain | None]) -> Table:
-    """One domain: a row for each method, and below it why."""
     names = [visible(name) for name in record["data"]["classes"]]
     lines, reasons = [], []
     for method, gain in found.items():
@@ -128,7 +127,6 @@ def _block(record: EvaluationRecord, domain: str, found: dict[str, Gain | None])
 
 
 def _reasons(diagnosis: Diagnosis, names: list[str]) -> str:
-    """Shift, selection, movement, and the classes that are missed, in one line."""
     shift, moved = diagnosis["mean_shift"] or 0.0, diagnosis["movement"] or 0.0
     chosen = f"{sum(diagnosis['chosen'])} chosen; " if "chosen" in diagnosis else ""
     return f"shift {shift:.2f} of the spread; {chosen}moved {moved:.2f}. {coverage(diagnosis, names)}"

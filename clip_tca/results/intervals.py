@@ -37,7 +37,6 @@ class Gain(NamedTuple):
 
     @property
     def interval(self) -> str:
-        """Both ends."""
         return f"{self.points - self.half:+.1f} to {self.points + self.half:+.1f}"
 
 

@@ -118,7 +118,6 @@ def check(record: EvaluationRecord) -> None:
 
 
 def _row_checks(row: ResultRow, classes: list[str]) -> Iterator[tuple[str, bool]]:
-    """Fields of a row, and whether each agrees with those before it."""
     n, correct, images, scores = len(classes), row["correct"], row["images"], row["per_class"].values()
     yield "images", 0 < images <= row["divisor"]
     yield "correct", correct <= images

@@ -48,7 +48,6 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def map(self, change: Callable[[str], str]) -> Table:
-        """The table with every text in it changed."""
         title, head, notes = ([change(text) for text in part] for part in (self.title, self.head, self.notes))
         sections = [(change(name), [[change(cell) for cell in row] for row in rows]) for name, rows in self.sections]
         return Table(title, head, sections, notes)
@@ -86,7 +85,6 @@ def averages(record: EvaluationRecord, method: str, metric: str = "accuracy") ->
 
 
 def _cost(record: EvaluationRecord, method: str, metric: str) -> list[float]:
-    """Milliseconds or KB for an image, or the peak of extra memory in MB, if it was measured."""
     cost = record["cost"]["methods"].get(method)
     if cost is None:
         return []
@@ -120,7 +118,6 @@ def metric_table(record: EvaluationRecord, metrics: str | Sequence[str], interva
 
 
 def _with_intervals(table: Table, record: EvaluationRecord) -> Table:
-    """A table of accuracies with their intervals in brackets."""
     measured = next(rows for _, rows in table.sections)
     gain = table.head.index("gain")
     for cells, method in zip(measured, dict.fromkeys(row["method"] for row in record["rows"]), strict=True):
@@ -148,7 +145,6 @@ def comparison(records: dict[str, EvaluationRecord], metrics: str | Sequence[str
 
 
 def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
-    """The table of some records of one data set by label; that of a record alone is empty."""
     records, is_accuracy = list(group.values()), metrics == ["accuracy"]
     by_domain = len(metrics) == 1 and not METRICS[metrics[0]].overall
     domains = list(dict.fromkeys(domain for record in records for domain in record["data"]["domains"]))
@@ -198,7 +194,6 @@ def _by_domain(record: EvaluationRecord, method: str, metric: str, domains: list
 
 
 def _cell(values: list[float], metric: str) -> str:
-    """The mean, with the standard deviation if there are several; empty if the record has none."""
     if not values:
         return ""
     mean = f"{fmean(values):.{METRICS[metric].digits}f}"
