@@ -1,7 +1,7 @@
 """The paper's figures and analysis tables, on any data set, from stored embeddings.
 
-A study *measures* a dict of JSON values and *draws* from it alone (contract: :class:`clip_tca.studies.frame.Study`).
-Only the names are here. The classes are imported when they are used, so the list does not import torch.
+A study *measures* a tidy table and is *drawn* from it alone (contract: :class:`clip_tca.studies.frame.Study`). Only the
+names are here, so that listing them imports no torch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from clip_tca.studies.frame import Study
 
 STUDIES = {
-    "corruption": "distances:Corruption",
-    "certainty": "distances:Certainty",
-    "alignment": "distances:Alignment",
-    "k": "sizes:K",
-    "test-size": "sizes:TestSize",
-    "batch-size": "sizes:BatchSize",
-    "upper-bound": "source:UpperBound",
-    "forgetting": "source:Forgetting",
+    "corruption": "paper:Corruption",
+    "certainty": "paper:Certainty",
+    "alignment": "paper:Alignment",
+    "k": "paper:K",
+    "test-size": "paper:TestSize",
+    "batch-size": "paper:BatchSize",
+    "upper-bound": "paper:UpperBound",
+    "forgetting": "paper:Forgetting",
     "toy": "toy:Toy",
 }
 """Module and class of each study, by the name that ``clip-tca study`` takes."""

@@ -1,25 +1,21 @@
-"""The style of figures: colours that colour-blind readers can tell apart, and the two plots that studies share."""
+"""The style of figures, and the two kinds of panels that studies share: lines and dots."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")
-"""Okabe and Ito's palette, dark colours first; one for each series."""
-
-MARKERS = "osD^vPX*"
-"""One for each series, so that figures can be read without colours."""
-
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D1F")  # Okabe and Ito's
+MARKERS = "osD^vPX*"  # one for each series, so that figures can be read without colours
 GREY = "#666666"
-DASHES = ((0, (4, 3)), "-", "-.", ":")
-"""One for each horizontal line."""
+DASHES = ((0, (4, 3)), "-", "-.", ":")  # one for each horizontal line
 
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
@@ -38,20 +34,6 @@ STYLE: dict[str, Any] = {
     "lines.markersize": 5.5,
     "svg.hashsalt": "clip-tca",  # ids are the same in every run
 }
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One panel of a figure: numbers by name, and what they are compared with.
-
-    ``series`` are x and y of lines, with a deviation as a third if there is one, or a number for each row of a dot plot
-    (None where there is none). ``levels`` are straight lines across the panel.
-    """
-
-    title: str
-    unit: str
-    series: Mapping[str, Any]
-    levels: Mapping[str, float] = field(default_factory=dict)
 
 
 def series(index: int) -> dict[str, Any]:
@@ -80,22 +62,36 @@ def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
         figure.legend(entries.values(), names, loc="outside lower center", ncols=min(4, len(names)))
 
 
-def lines(figure: Figure, shown: Sequence[Panel], name: str, columns: int = 3, log: bool = False) -> None:
-    """Lines over an x axis called ``name``; at least two units high, so that noise does not look like a trend."""
-    axes = panels(figure, [panel.title for panel in shown], 3.1, columns)
-    for axis, panel in zip(axes, shown, strict=True):
-        for i, (label, points) in enumerate(panel.series.items()):
-            axis.errorbar(*points, label=label, capsize=2, **series(i))
-        for dashes, (label, level) in zip(DASHES * len(panel.levels), panel.levels.items(), strict=False):
-            axis.axhline(level, color=GREY, linestyle=dashes, linewidth=1.4, label=label)
-        axis.set_ylabel(panel.unit)
-        axis.set_xlabel(name)
-        low, high = axis.get_ylim()
-        if "%" in panel.unit and high - low < 2:
-            axis.set_ylim((low + high) / 2 - 1, (low + high) / 2 + 1)
-        if log:
-            sizes_axis(axis, points[0], name)
-    legend_below(figure, axes)
+def lines(axis: Axes, frame: pd.DataFrame, x: str, y: str, unit: str) -> None:
+    """A line for each ``line`` of the frame; rows without ``x`` are straight lines across the panel."""
+    styles, dashes = map(series, itertools.count()), itertools.cycle(DASHES)
+    for label, part in frame.dropna(subset=y).groupby("line", sort=False):
+        if part[x].isna().all():
+            axis.axhline(part[y].iloc[0], color=GREY, linestyle=next(dashes), linewidth=1.4, label=label)
+        else:
+            axis.errorbar(part[x], part[y], yerr=part.get("std"), label=label, capsize=2, **next(styles))
+    axis.set_ylabel(unit)
+    low, high = axis.get_ylim()
+    if "%" in unit and high - low < 2:  # noise must not look like a trend
+        axis.set_ylim((low + high) / 2 - 1, (low + high) / 2 + 1)
+
+
+def dots(axis: Axes, frame: pd.DataFrame, y: str, unit: str) -> None:
+    """A dot for each ``line`` and method, the first method on top; one line alone has its numbers beside it."""
+    methods = frame["method"].dropna().unique()
+    known = frame.dropna(subset=y)
+    for i, (label, part) in enumerate(known.groupby("line", sort=False)):
+        if part["method"].isna().all():
+            axis.axvline(part[y].iloc[0], color=GREY, linestyle=DASHES[0], linewidth=1.4, label=label)
+            continue
+        height = [list(methods).index(method) + 0.1 * i for method in part["method"]]
+        axis.plot(part[y], height, linestyle="none", clip_on=False, label=label, **series(i))
+        for point in zip(part[y], height, strict=True) if known["line"].nunique() == 1 else []:
+            axis.annotate(f"{point[0]:.3g}", point, (8, 0), textcoords="offset points", va="center", fontsize=9)
+    axis.set_yticks(range(len(methods)), methods)
+    axis.set_ylim(len(methods) - 0.5, -0.5)
+    axis.set_xlabel(unit)
+    axis.margins(x=0.25)
 
 
 def sizes_axis(panel: Axes, sizes: Sequence[int], name: str) -> None:
@@ -109,22 +105,3 @@ def sizes_axis(panel: Axes, sizes: Sequence[int], name: str) -> None:
             ticks.append(size)
     panel.set_xticks(ticks, [str(size) for size in ticks])
     panel.minorticks_off()
-
-
-def dots(figure: Figure, shown: Sequence[Panel], rows: Sequence[str]) -> None:
-    """A dot for each series in each of the ``rows``, the first on top; a single series has its numbers beside it."""
-    titles = [panel.title for panel in shown]
-    axes = panels(figure, titles, 0.9 + 0.36 * len(rows), min(3, len(shown)), sharey=True)
-    for axis, panel in zip(axes, shown, strict=True):
-        for i, (label, values) in enumerate(panel.series.items()):
-            known = [(value, row + 0.1 * i) for row, value in enumerate(values) if value is not None]
-            axis.plot(*zip(*known, strict=True), linestyle="none", clip_on=False, label=label, **series(i))
-            for x, y in known if len(panel.series) == 1 else []:
-                axis.annotate(f"{x:.3g}", (x, y), (8, 0), textcoords="offset points", va="center", fontsize=9)
-        for label, level in panel.levels.items():
-            axis.axvline(level, color=GREY, linestyle=DASHES[0], linewidth=1.4, label=label)
-        axis.set_yticks(range(len(rows)), list(rows))
-        axis.set_ylim(len(rows) - 0.5, -0.5)
-        axis.set_xlabel(panel.unit)
-        axis.margins(x=0.25)
-    legend_below(figure, axes)

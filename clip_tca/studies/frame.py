@@ -1,8 +1,7 @@
-"""What all studies share: their data, the run, the record, and the figure drawn from that record.
+"""What all studies share: their data, the run, the record, its table and its figure.
 
-The record is JSON: ``schema_version``, ``study``, ``title``, ``paper``, ``dataset``, ``data``, ``model``, ``prompts``,
-``reference``, ``options``, ``results``, ``finding``, ``versions``, ``commit`` and ``cost``. Only ``cost`` differs from
-run to run.
+A record is JSON. Its ``results`` are a tidy table, a list of rows; ``finding`` is the same as lines of text. Only
+``cost`` differs from run to run.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import json
 import logging
 import textwrap
 import time
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import pandas as pd
 from torch import Tensor
 
 from clip_tca.adapters.base import log as adapters_log
@@ -34,6 +34,7 @@ from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.evaluation.streams import order
 from clip_tca.results.schema import SCHEMA_VERSION
 from clip_tca.studies import study_class
+from clip_tca.studies.figure_style import STYLE, dots, legend_below, lines, panels, sizes_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,19 +44,15 @@ log = logging.getLogger("clip_tca")
 
 @dataclass(frozen=True)
 class Subject:
-    """The data set and the classifier, on the device to compute on, that a study measures.
-
-    ``reference`` is the source-like domain, which may be the file's own source data; None if none was named.
-    """
+    """The data set and the classifier that a study measures."""
 
     embedded: Embedded
-    classifier: LinearClassifier
-    reference: str | None
+    classifier: LinearClassifier  # on the device to compute on
+    reference: str | None  # the source-like domain, which may be the file's own source data
     progress: bool = False
 
     @property
     def shifted(self) -> list[str]:
-        """Every domain but the reference."""
         return [name for name in self.embedded.data.domains if name != self.reference]
 
     def domain(self, name: str) -> tuple[Tensor, Tensor]:
@@ -70,36 +67,68 @@ class Subject:
 
 @dataclass(kw_only=True)
 class Study(ABC):
-    """One study. Its fields are its options, which ``__post_init__`` checks before any work.
-
-    Class attributes: ``summary`` (one line), ``paper`` (the figure or table of the paper that it reproduces),
-    ``needs_data`` (False: makes its own), ``needs_reference``.
-    """
+    """One study. Its fields are its options, which ``__post_init__`` checks before any work."""
 
     summary: ClassVar[str]
-    paper: ClassVar[str]
-    needs_data: ClassVar[bool] = True
+    paper: ClassVar[str]  # the figure or table of the paper that it reproduces
+    needs_data: ClassVar[bool] = True  # False: makes its own
     needs_reference: ClassVar[bool] = False
 
-    def measure(self, subject: Subject) -> dict[str, Any]:
-        """The results, as JSON values: everything that :meth:`draw` and a reader need. Here: domain by domain."""
-        shifted = tracked(subject.shifted, len(subject.shifted), "measuring", "domain", subject.progress)
-        domains = {name: self.measure_domain(subject, *subject.domain(name)) for name in shifted}
-        return {"reference": subject.reference, "domains": domains}
+    # The figure, in columns of the table. A row without ``x`` (or method, where there is no x) is a level.
+    x: ClassVar[tuple[str, str] | None] = None  # column and label of the axis; None: dots, a row for each method
+    y: ClassVar[tuple[tuple[str, str], ...]] = (("accuracy", "accuracy (%)"),)  # columns and their units
+    panel: ClassVar[str | None] = "domain"  # a panel for each value, or for each of ``y``
+    line: ClassVar[tuple[str, ...]] = ("method",)
+    log: ClassVar[bool] = False
 
-    def measure_domain(self, subject: Subject, z: Tensor, y: Tensor) -> dict[str, Any]:
-        """The results of one domain, with embeddings ``z`` ``(n, d)`` and labels ``y`` ``(n,)`` for scoring."""
+    def measure(self, subject: Subject) -> list[dict[str, Any]]:
+        """Rows of JSON values: everything that a figure and a reader need. Here: domain by domain."""
+        shifted = tracked(subject.shifted, len(subject.shifted), "measuring", "domain", subject.progress)
+        return [
+            {"domain": name, **row} for name in shifted for row in self.measure_domain(subject, *subject.domain(name))
+        ]
+
+    def measure_domain(self, subject: Subject, z: Tensor, y: Tensor) -> list[dict[str, Any]]:
+        """The rows of one domain, with embeddings ``z`` ``(n, d)`` and labels ``y`` ``(n,)`` for scoring."""
         raise NotImplementedError
 
-    @staticmethod
-    @abstractmethod
-    def draw(results: dict[str, Any], figure: Figure) -> None:
-        """Draw the results of :meth:`measure`, and nothing else."""
+    @classmethod
+    def draw(cls, rows: list[dict[str, Any]], figure: Figure) -> None:
+        """Draw the rows of :meth:`measure`, and nothing else."""
+        frame = pd.DataFrame(rows)
+        frame["line"] = [", ".join(filter(None, names)) for names in frame[list(cls.line)].fillna("").to_numpy()]
+        parts = [("", frame)] if cls.panel is None else frame.dropna(subset=cls.panel).groupby(cls.panel, sort=False)
+        shown = [(name or y, part, y, unit) for name, part in parts for y, unit in cls.y]
+        titles, columns = [title for title, *_ in shown], 3 if len(cls.y) == 1 else 2
+        if cls.x is None:
+            height = 0.9 + 0.36 * frame["method"].nunique()
+            axes = panels(figure, titles, height, min(columns, len(shown)), sharey=True)
+        else:
+            axes = panels(figure, titles, 3.1, columns)
+        for axis, (_, part, y, unit) in zip(axes, shown, strict=True):
+            if cls.x is None:
+                dots(axis, part, y, unit)
+                continue
+            x, name = cls.x
+            lines(axis, part, x, y, unit)
+            axis.set_xlabel(name)
+            if cls.log:
+                sizes_axis(axis, sorted(part[x].dropna().astype(int).unique()), name)
+        legend_below(figure, axes)
 
-    @staticmethod
-    @abstractmethod
-    def describe(results: dict[str, Any]) -> list[str]:
-        """The finding in a few lines with numbers, for the terminal and as the figure's alt text."""
+
+def as_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """The table as text."""
+    frame = pd.DataFrame(rows).drop(columns="points", errors="ignore")
+    text = [name for name in frame if any(isinstance(value, str) for value in frame[name])]
+    numbers = [name for name in frame if name not in text]
+    cells = frame[text + numbers].dropna(how="all", subset=numbers).convert_dtypes().astype(object)
+    table = cells.apply(lambda column: column.map(_cell)).to_string(index=False)
+    return [line.rstrip() for line in table.splitlines()]
+
+
+def _cell(value: Any) -> str:
+    return "" if pd.isna(value) else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def run_study(
@@ -112,12 +141,8 @@ def run_study(
 ) -> dict[str, Any]:
     """Measure one study: the record that ``clip-tca study`` writes.
 
-    Args:
-        name: As in :data:`clip_tca.studies.STUDIES`.
-        dataset: As in :class:`clip_tca.evaluation.inputs.Inputs`; None for a study that makes its own data.
-        reference: The source-like domain; None takes the file's source data or the domain ``photo``, if there are any.
-        options: Options of the study, such as ``{"groups": 5}``.
-        inputs: Data, model and prompts: the other fields of :class:`clip_tca.evaluation.inputs.Inputs`.
+    ``dataset`` and ``inputs`` are those of :class:`clip_tca.evaluation.inputs.Inputs`, ``options`` those of the study.
+    Without a ``reference`` it is the file's source data or the domain ``photo``, if there are any.
     """
     kind, options = study_class(name), options or {}
     allowed = [option.name for option in fields(kind)]
@@ -152,19 +177,18 @@ def run_study(
         "reference": None if subject is None else subject.reference,
         "options": asdict(study),
         "results": results,
-        "finding": study.describe(results),
+        "finding": as_lines(results),
         "versions": versions(),
         "commit": commit(),
         "cost": {**about["cost"], "seconds": seconds},
     }
 
 
-def _choose_reference(name: str, study: Study, domains: list[str], given: str | None) -> str | None:
-    """The source-like domain: as given, else source data or ``photo``, else None for a study that needs none."""
-    if len(domains) == 1 and (study.needs_reference or given is not None):
+def _choose_reference(name: str, study: Study, domains: list[str], reference: str | None) -> str | None:
+    if len(domains) == 1 and (study.needs_reference or reference is not None):
         raise ValueError(f"reference: {domains[0]!r} is the only domain; another is needed to compare with it")
-    if given is not None:
-        return domain_named(given, domains, "reference")
+    if reference is not None:
+        return domain_named(reference, domains, "reference")
     reference = next((default for default in (SOURCE, "photo") if default in domains and len(domains) > 1), None)
     if reference is None and study.needs_reference:
         raise ValueError(f"reference: study {name} needs a source-like domain; name one of {', '.join(domains)}")
@@ -193,20 +217,18 @@ def save_study(record: dict[str, Any], prefix: str | Path) -> list[Path]:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from clip_tca.studies.figure_style import STYLE
-
     files = output_files(prefix)
     where = f" ({record['dataset']})" if record["dataset"] else ""
     title, text = f"{record['title']}{where}", json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
-    about: dict[str, Any] = {"Title": title, "Description": " ".join(record["finding"])}
+    about: dict[str, Any] = {"Title": title, "Description": record["paper"]}
     with ExitStack() as stack:
         parts = {form: stack.enter_context(atomic(path)) for form, path in files.items()}
         parts["json"].write_text(f"{text}\n", encoding="utf-8")
         stack.enter_context(rc_context(cast(Any, STYLE)))
         figure = Figure(layout="constrained")
         study_class(record["study"]).draw(json.loads(text)["results"], figure)
-        lines = textwrap.fill(title, int(figure.get_size_inches()[0] * 10))
-        figure.suptitle(lines, x=0.01, ha="left", fontsize=12, fontweight="bold")
+        heading = textwrap.fill(title, int(figure.get_size_inches()[0] * 10))
+        figure.suptitle(heading, x=0.01, ha="left", fontsize=12, fontweight="bold")
         figure.savefig(parts["svg"], format="svg", metadata={**about, "Date": None, "Creator": "clip-tca"})
         figure.savefig(parts["png"], format="png", dpi=144, metadata={**about, "Software": "clip-tca"})
     return list(files.values())

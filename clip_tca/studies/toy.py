@@ -1,21 +1,17 @@
 """``toy``: the paper's two-dimensional shifts, and the result of each map on them.
 
-The appendix of the paper ("Analysis Details") gives the points as code: each cluster is N(centre, spread² I). That code
-has no classes. Here a test cluster gets the class of the source cluster in the pairing with the least total movement.
-There is always an affine map between three pairs of centres, but not between these four: the second shift is
-non-linear. The paper draws the maps but does not specify target, classifier or number of steps of W. This study uses:
+The paper's appendix ("Analysis Details") has the points as code, without classes. Here a test cluster gets the class of
+the source cluster in the pairing with the least total movement. No affine map moves the four centres of the second
+shift onto those of the source: it is non-linear. The paper names no target, classifier or number of steps of W. Here:
 
-* **Target: the source itself**, as its figures suggest. A test-time method has no source, so the same linear map to a
-  pseudo-source, the 30 most certain test points of each predicted class, is measured too.
-* **g**: the linear classifier of the source's clusters, Gaussians of one common variance: logits
-  (x·m_c − ‖m_c‖²/2) / s², with the means m_c and the variance s² of the source points.
-* **Process**: W by Adam from the identity with the paper's learning rate, 1e-3, until convergence; at step 0 only the
-  means are aligned. ``LinearTCA`` is the package's closed form (Monge).
-* **MLP-2, MLP-3**: the residual MLP of :mod:`clip_tca.adapters.mlp`, 16 wide, behind the linear map, trained
-  until the distribution matches the source's.
+* Every map aims at the source itself. ``pseudo-source`` is LinearTCA with a pseudo-source instead: the 30 most certain
+  test points of each predicted class.
+* g is linear: logits (x·m_c − ‖m_c‖²/2) / s², with the class means m_c and the common variance s² of the source.
+* The process is W by Adam from the identity, with the paper's learning rate 1e-3; at step 0 only the means are aligned.
+  ``LinearTCA`` is the closed form. ``MLP-2`` and ``MLP-3`` add the residual MLP of :mod:`clip_tca.adapters.mlp`.
 
-Measured against the source: correlation distance ‖Σ − Σ_s‖²_F / 4d², distance of the means, mean distance of a class
-centre from its own in the source, and accuracy of g. Only the last two use the classes of the test points; no map does.
+Columns: correlation distance ‖Σ − Σ_s‖²_F / 4d² to the source, distance of the means, mean distance of a class centre
+from its own in the source, accuracy of g. Only the last two use the classes of the test points; no map does.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = {"linear": [(0, 0), (15, 15), (0, 10)], "nonlinear": [(0, 0), (10, 10), (0, 10), (-5, -10)]}
-"""The centre of each class in the source."""
+"""The centre of each class."""
 
 TEST = {
     "linear": [((7, 7), 2.0, 0), ((0, 20), 2.5, 2), ((21, 21), 3.0, 1)],
@@ -47,11 +43,8 @@ TEST = {
 """Centre, spread and class of each test cluster, in the order of the paper's code."""
 
 SOURCE_POINTS = 30
-STEPS = (0, 100, 200, 400, 1600)
-"""Steps of W at which the process is measured."""
-
+STEPS = (0, 100, 200, 400, 1600)  # of W, at which the process is measured
 MLP_STEPS, MLP_WIDTH, MLP_LR = 300, 16, 1e-2
-MAPS = {"linear-tca": "LinearTCA", "mlp2-tca": "MLP-2", "mlp3-tca": "MLP-3", "pseudo-source": "pseudo-source"}
 COLOURS = {"test": "#f2a900", "transformed": "#d62728", "source": "#1f77b4", "pseudo-source": "black"}
 
 
@@ -70,42 +63,27 @@ class Toy(Study):
         check_whole("seed", self.seed, 0, 2**63 - 1)
         check_whole("points", self.points, 2, 100_000)
 
-    def measure(self, subject: Subject | None = None) -> dict[str, Any]:
-        """Points, distances and accuracy of every map, by shift."""
-        return {"shifts": {name: measure_shift(name, self.seed, self.points) for name in SOURCE}}
+    def measure(self, subject: Subject | None = None) -> list[dict[str, Any]]:
+        return [{"shift": name, **row} for name in SOURCE for row in measure_shift(name, self.seed, self.points)]
 
-    @staticmethod
-    def draw(results: dict[str, Any], figure: Figure) -> None:
+    @classmethod
+    def draw(cls, rows: list[dict[str, Any]], figure: Figure) -> None:
         """For each shift the points before, at each step and after each map; all with the same axes."""
-        shown = []
-        for name, shift in results["shifts"].items():
-            shown.append((f"{name} shift: before", shift, shift["before"]))
-            shown += [(f"step {step}", shift, scores) for step, scores in shift["process"].items()]
-            shown += [(title, shift, shift["maps"][key]) for key, title in MAPS.items()]
-        titles = [f"{title}\naccuracy {scores['accuracy']:.1f} %" for title, _, scores in shown]
-        axes = panels(figure, titles, 2.4, 5, sharex=True, sharey=True)
-        for panel, (_, shift, scores) in zip(axes, shown, strict=True):
-            groups = {"test": shift["test"], "transformed": scores["points"], "source": shift["source"]}
-            if scores is shift["maps"]["pseudo-source"]:
-                groups["pseudo-source"] = shift["pseudo_source"]
-            for name, points in groups.items():
-                x, y = zip(*points, strict=True) if points else ([], [])
+        fixed = {(row["shift"], row["map"]): row["points"] for row in rows if "accuracy" not in row}
+        shown = [row for row in rows if "accuracy" in row]
+        names = [f"step {row['step']}" if "step" in row else row["map"] for row in shown]
+        for i, row in enumerate(shown):
+            names[i] = names[i].replace("before", f"{row['shift']} shift: before")
+            names[i] += f"\naccuracy {row['accuracy']:.1f} %"
+        axes = panels(figure, names, 2.4, 5, sharex=True, sharey=True)
+        for panel, row in zip(axes, shown, strict=True):
+            points = {name: row["points"] if name == "transformed" else fixed[row["shift"], name] for name in COLOURS}
+            if row["map"] != "pseudo-source":
+                del points["pseudo-source"]
+            for name, positions in points.items():
+                x, y = zip(*positions, strict=True) if positions else ([], [])
                 panel.scatter(x, y, s=4, c=COLOURS[name], alpha=0.6, linewidths=0, label=name, rasterized=True)
         legend_below(figure, axes)
-
-    @staticmethod
-    def describe(results: dict[str, Any]) -> list[str]:
-        """A line for each map of each shift."""
-        lines = []
-        for name, shift in results["shifts"].items():
-            shown = {"before": shift["before"], "means aligned": shift["process"]["0"]}
-            shown |= {title: shift["maps"][key] for key, title in MAPS.items()}
-            for title, scores in shown.items():
-                lines.append(
-                    f"{name} shift, {title}: accuracy {scores['accuracy']:.1f} %; from the source correlation distance "
-                    f"{scores['correlation']:.2f}, mean {scores['mean']:.2f}, class centres {scores['centres']:.2f}."
-                )
-        return lines
 
 
 def clusters(name: str, seed: int, points: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -129,7 +107,7 @@ def class_means(x: Tensor, y: Tensor) -> Tensor:
     return torch.stack([x[y == label].mean(dim=0) for label in range(int(y.max()) + 1)])
 
 
-def measure_shift(name: str, seed: int, points: int) -> dict[str, Any]:
+def measure_shift(name: str, seed: int, points: int) -> list[dict[str, Any]]:
     """The points of a shift, and those of every map with their scores."""
     source, classes, test, labels = clusters(name, seed, points)
     before, target, centres = moments(test), moments(source), class_means(source, classes)
@@ -160,15 +138,15 @@ def measure_shift(name: str, seed: int, points: int) -> dict[str, Any]:
         parameters = [fitted[f"mlp_{i}"] for i in range(len(start))]
         return residual(linear(target), fitted["centre"], fitted["scale"], parameters)
 
-    maps = dict(zip(MAPS, (linear(target), mlp(2), mlp(3), linear(moments(selected))), strict=True))
-    return {
-        "source": rounded(source),
-        "test": rounded(test),
-        "pseudo_source": rounded(selected),
-        "before": {**scored(test), "points": []},
-        "process": {str(step): scored(linear(target, step)) for step in STEPS},
-        "maps": {key: scored(x) for key, x in maps.items()},
-    }
+    maps = {"LinearTCA": linear(target), "MLP-2": mlp(2), "MLP-3": mlp(3), "pseudo-source": linear(moments(selected))}
+    return [
+        {"map": "source", "points": rounded(source)},
+        {"map": "test", "points": rounded(test)},
+        {"map": "pseudo-source", "points": rounded(selected)},
+        {"map": "before", **scored(test), "points": []},
+        *[{"map": "gradient steps", "step": step, **scored(linear(target, step))} for step in STEPS],
+        *[{"map": name, **scored(x)} for name, x in maps.items()],
+    ]
 
 
 def rounded(x: Tensor) -> list[list[float]]:

@@ -30,7 +30,7 @@ from clip_tca.methods.base import Task
 from clip_tca.methods.registry import PAPER, PUBLIC_CODE
 from clip_tca.methods.weights import T3A
 from clip_tca.studies.frame import accuracy, shuffled
-from clip_tca.studies.source import predict_aligned
+from clip_tca.studies.paper import predict_aligned
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
 REPORTED = Path(__file__).with_name("reported.json")

@@ -19,7 +19,8 @@ def test_the_finding_is_printed_and_record_and_figures_are_written(capsys, tmp_p
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert lines[0].startswith("k on synthetic, source-like domain clean: How many pseudo-source embeddings? (paper: ")
-    assert lines[1].startswith("  shifted: zero-shot ")
+    assert lines[1].split() == ["domain", "method", "k", "pseudo_source", "accuracy"]
+    assert [line.split()[0] for line in lines[2:]] == ["shifted"] * 4 + ["skewed"] * 4
     assert said.err == ""
     assert list(tmp_path.iterdir()) == []
     assert main([*QUICK, "--output", "k"]) == 0

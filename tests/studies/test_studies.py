@@ -17,8 +17,8 @@ from clip_tca.datasets.embedding_set import EmbeddingSet
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.studies import study_class, toy
-from clip_tca.studies.frame import Subject, run_study
-from clip_tca.studies.source import in_proportion, predict_aligned
+from clip_tca.studies.frame import Subject, run_study, shuffled
+from clip_tca.studies.paper import in_proportion, predict_aligned
 from tests.tiny_clip import MODEL
 
 
@@ -27,9 +27,14 @@ def made() -> EmbeddingSet:
     return synthetic(0, classes=4, dim=16, images=60)
 
 
-def measured(name: str, made: EmbeddingSet, reference: str | None = "clean", **options) -> dict:
+def measured(name: str, made: EmbeddingSet, reference: str | None = "clean", **options) -> list[dict]:
     subject = Subject(Embedded(made, {}), ZeroShotClassifier(made.text, made.scale), reference)
     return study_class(name)(**options).measure(subject)
+
+
+def column(rows: list[dict], name: str, **where) -> list:
+    """Values of a column in the rows that have these values."""
+    return [row[name] for row in rows if row.items() >= where.items() and name in row]
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -55,14 +60,15 @@ def test_corruption_measures_the_corrupted_pictures_and_severity_0_is_the_data_s
     pictures = {"data_dir": tmp_path, "model": MODEL, "cache": False, "workers": 0}
     record = run_study("corruption", "folder", options={"kinds": ["contrast"]}, **pictures)
     clean, hard = (Inputs("folder", corrupt=how, **pictures).embed().data for how in (None, "contrast:4"))
-    curve = record["results"]["domains"]["night"]["contrast"]
+    distances, accuracies = (column(record["results"], name, domain="night") for name in ("distance", "accuracy"))
     z, y = hard.domains["night"]
-    assert curve["distance"][4] == pytest.approx(distance(z, clean.domains["night"][0]))
-    assert curve["accuracy"][4] == pytest.approx(percent((unit(z) @ hard.text[0].T).argmax(dim=1), y))
-    assert len(curve["distance"]) == len(curve["accuracy"]) == 6
-    assert curve["distance"][0] == 0
-    study_class("corruption").draw(record["results"], Figure())
-    assert len(record["finding"]) == 3
+    assert distances[4] == pytest.approx(distance(z, clean.domains["night"][0]))
+    assert accuracies[4] == pytest.approx(percent((unit(z) @ hard.text[0].T).argmax(dim=1), y))
+    assert column(record["results"], "severity", domain="night", kind="contrast") == list(range(6))
+    assert distances[0] == 0
+    figure = Figure()
+    study_class("corruption").draw(record["results"], figure)
+    assert [len(panel.lines) for panel in figure.axes] == [2, 2]  # distance and accuracy, a line for each domain
     with pytest.raises(ValueError, match="study corruption corrupts pictures, and this has embeddings only"):
         run_study("corruption", "synthetic")
 
@@ -73,27 +79,29 @@ def test_certainty_groups_are_cut_by_uncertainty(made):
     p = torch.softmax(made.scale * unit(z).double() @ unit(made.text).double().T, dim=1)
     score = (torch.nn.functional.one_hot(p.argmax(dim=1), 4) - p).square().sum(dim=1)
     first = score.argsort(stable=True)[: len(z) // 10]
-    groups = results["domains"]["shifted"]["groups"]
+    groups = [row for row in results if row["domain"] == "shifted" and "group" in row]
     assert groups[0]["uncertainty"] == pytest.approx(float(score[first].mean()), rel=1e-4)
     assert groups[0]["accuracy"] == pytest.approx(percent(p[first].argmax(dim=1), y[first]))
     assert groups[0]["distance"] == pytest.approx(distance(z[first], made.domains["clean"][0]), rel=1e-5)
-    assert [row["uncertainty"] for row in groups] == sorted(row["uncertainty"] for row in groups)
+    uncertainties, distances = ([row[name] for row in groups] for name in ("uncertainty", "distance"))
+    assert uncertainties == sorted(uncertainties)
+    assert groups[0]["spearman"] == pytest.approx(np.corrcoef(np.argsort(np.argsort(distances)), range(10))[0, 1])
     assert sum(row["images"] for row in groups) == len(z)
-    assert list(results["domains"]) == ["shifted", "skewed"]
+    assert {row["domain"] for row in results} == {"shifted", "skewed"}
 
 
 def test_alignment_starts_at_the_identity_and_ends_at_lineartca(made):
     (z, y), source = made.domains["shifted"], made.domains["clean"][0]
-    found = measured("alignment", made, steps=6)["domains"]["shifted"]
-    points = found["points"]
+    points = [row for row in measured("alignment", made, steps=6) if row["domain"] == "shifted"]
     assert [point["step"] for point in points] == list(range(7))
-    assert points[0]["to_source"] == pytest.approx(distance(z, source), rel=1e-5)
-    to_pseudo = [point["to_pseudo_source"] for point in points]
+    assert points[0]["distance_to_source"] == pytest.approx(distance(z, source), rel=1e-5)
+    to_pseudo = [point["distance_to_pseudo_source"] for point in points]
     assert to_pseudo == sorted(to_pseudo, reverse=True)
+    assert points[-1]["gone"] == pytest.approx(100 * (1 - to_pseudo[-1] / to_pseudo[0]))
     g = ZeroShotClassifier(made.text, made.scale)
     tca = LinearTCA(g, solver="gradient", steps=6).fit(z)
     assert points[-1]["accuracy"] == pytest.approx(percent(tca.predict(z), y))
-    assert found["zero_shot"] == pytest.approx(percent(g.predict(z), y))
+    assert points[-1]["gain"] == pytest.approx(points[-1]["accuracy"] - percent(g.predict(z), y))
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -103,30 +111,37 @@ def test_k_and_test_size_are_lineartca(made):
     g = ZeroShotClassifier(made.text, made.scale)
     z, y = made.domains["skewed"]
     whole = percent(LinearTCA(g).fit(z).predict(z), y)
-    k = measured("k", made, values=[3, 9])["domains"]["skewed"]
-    assert k["auto"]["accuracy"] == pytest.approx(whole)
-    assert k["values"][1]["accuracy"] == pytest.approx(percent(LinearTCA(g, k=9).fit(z).predict(z), y))
-    assert k["values"][0]["pseudo_source"] < k["values"][1]["pseudo_source"]
-    rows = measured("test-size", made, sizes=[30, 60], seeds=2)["domains"]["skewed"]["methods"]["linear-tca"]
-    assert [row["images"] for row in rows] == [30, 60, len(z)]
-    assert [len(row["accuracies"]) for row in rows] == [2, 2, 1]
-    assert (rows[-1]["mean"], rows[-1]["std"]) == (pytest.approx(whole), 0)
-    a, b = rows[0]["accuracies"]
-    assert (rows[0]["mean"], rows[0]["std"]) == (pytest.approx((a + b) / 2), pytest.approx(abs(a - b) / 2))
+    rows = measured("k", made, values=[3, 9])
+    assert column(rows, "accuracy", domain="skewed", method="linear-tca, k = auto") == [pytest.approx(whole)]
+    nine = percent(LinearTCA(g, k=9).fit(z).predict(z), y)
+    assert column(rows, "accuracy", domain="skewed", method="linear-tca", k=9) == [pytest.approx(nine)]
+    small, large = column(rows, "pseudo_source", domain="skewed", method="linear-tca")
+    assert small < large
+    rows = measured("test-size", made, sizes=[30, 60], seeds=2)
+    skewed = [row for row in rows if (row["domain"], row["method"]) == ("skewed", "linear-tca")]
+    assert [row["images"] for row in skewed] == [30, 60, len(z)]
+    a, b = (percent(LinearTCA(g).fit(z[shuffled(len(z), seed)][:30]).predict(z), y) for seed in range(2))
+    assert (skewed[0]["accuracy"], skewed[0]["std"]) == (pytest.approx((a + b) / 2), pytest.approx(abs(a - b) / 2))
+    assert (skewed[-1]["accuracy"], skewed[-1]["std"]) == (pytest.approx(whole), 0)
 
 
 def test_a_stream_of_one_batch_is_one_fit(made):
-    found = measured("batch-size", made, sizes=[16, 512], images=200)["domains"]["shifted"]
-    small, large = found["sizes"]
-    assert large == {"batch": 512, "accuracy": found["one_fit"], "agreement": 100}
-    assert small["agreement"] < 100
-    assert found["estimation_error"] > 0
-    alone = measured("batch-size", made, reference=None, sizes=[64])["domains"]
-    assert list(alone) == ["clean", "shifted", "skewed"]
-    assert alone["shifted"]["estimation_error"] is None
+    rows = measured("batch-size", made, sizes=[16, 512], images=200)
+    (once,) = column(rows, "percent", domain="shifted", measure="accuracy of one fit")
+    small, large = column(rows, "percent", domain="shifted", measure="agreement with one fit")
+    assert column(rows, "percent", domain="shifted", measure="accuracy of the stream", batch=512) == [once]
+    assert small < large == 100
+    assert min(column(rows, "estimation_error")) > 0
+    alone = measured("batch-size", made, reference=None, sizes=[64])
+    assert column(alone, "estimation_error") == [None] * 3
 
 
 # -- source ------------------------------------------------------------------------------------------------------------
+
+
+def upper_bounds(made: EmbeddingSet, domain: str, reference: str = "clean") -> dict[str, float]:
+    rows = measured("upper-bound", made, reference)
+    return {row["method"]: row["accuracy"] for row in rows if row["domain"] == domain}
 
 
 def test_the_upper_bound_solves_as_lineartca_does(made):
@@ -134,7 +149,7 @@ def test_the_upper_bound_solves_as_lineartca_does(made):
     z, y = made.domains["shifted"]
     equal = LinearTCA(g, shares="uniform", k=10).fit(z)  # ten of each: a plain mean and covariance
     assert torch.equal(predict_aligned(g, unit(z), equal.pseudo_source_), equal.predict(z))
-    found = measured("upper-bound", made)["domains"]["shifted"]
+    found = upper_bounds(made, "shifted")
     assert found["linear-tca"] == pytest.approx(percent(LinearTCA(g).fit(z).predict(z), y))
     oracle = LinearTCA(g, shares="oracle").fit(z, labels=y).predict(z)
     assert found["oracle: true proportions"] == pytest.approx(percent(oracle, y))
@@ -149,7 +164,7 @@ def test_the_source_in_the_proportions_of_the_test_set():
 
 def test_on_real_embeddings_proportions_matter_more_than_the_source(pacs):
     """On sketch the statistics of photo mislead, and the same in the test set's proportions do not."""
-    found = measured("upper-bound", pacs, "photo")["domains"]["sketch"]
+    found = upper_bounds(pacs, "sketch", "photo")
     assert found["zero-shot"] == pytest.approx(74.06, abs=0.2)
     assert found["oracle: source statistics"] < found["zero-shot"] < found["linear-tca"]
     assert found["oracle: source statistics, true proportions"] > found["oracle: source statistics"] + 10
@@ -158,13 +173,14 @@ def test_on_real_embeddings_proportions_matter_more_than_the_source(pacs):
 def test_forgetting_predicts_the_source_with_the_state_of_another_domain(made):
     g = ZeroShotClassifier(made.text, made.scale)
     z, y = made.domains["clean"]
-    results = measured("forgetting", made, methods=["linear-tca", "t3a"])
-    adapted = {name: LinearTCA(g).fit(made.domains[name][0]) for name in ("shifted", "skewed")}
-    wanted = {name: pytest.approx(percent(tca.predict(z), y)) for name, tca in adapted.items()}
-    assert results["methods"]["linear-tca"] == wanted
-    assert results["without_state"] == pytest.approx(percent(g.predict(z), y))
-    t3a = results["methods"]["t3a"]
-    assert results["change"]["t3a"] == pytest.approx(sum(t3a.values()) / 2 - results["without_state"])
+    rows = measured("forgetting", made, methods=["linear-tca", "t3a"])
+    before = percent(g.predict(z), y)
+    for name in ("shifted", "skewed"):
+        after = percent(LinearTCA(g).fit(made.domains[name][0]).predict(z), y)
+        assert column(rows, "accuracy", domain=name, method="linear-tca") == [pytest.approx(after)]
+        assert column(rows, "change", domain=name, method="linear-tca") == [pytest.approx(after - before)]
+    assert rows[-1]["accuracy"] == pytest.approx(before)
+    assert len(column(rows, "accuracy", method="t3a")) == 2
 
 
 # -- toy ---------------------------------------------------------------------------------------------------------------
@@ -206,15 +222,23 @@ def test_the_points_are_those_of_the_paper_s_code_and_classes_are_paired_by_the_
 
 
 @pytest.fixture(scope="module")
-def shifts() -> dict:
-    return json.loads(json.dumps(toy.Toy(seed=3, points=60).measure()))["shifts"]
+def maps() -> dict:
+    """Rows of the toy by shift and map; of the gradient steps a list."""
+    rows: dict = {}
+    for row in json.loads(json.dumps(toy.Toy(seed=3, points=60).measure())):
+        if "step" in row:
+            rows.setdefault((row["shift"], "steps"), []).append(row)
+        elif "accuracy" in row or row["map"] == "source":
+            rows[row["shift"], row["map"]] = row
+    return rows
 
 
-@pytest.mark.parametrize("name", PAPER)
-def test_distances_and_accuracy_are_those_of_the_points_in_the_record(shifts, name):
-    source, labels = np.array(shifts[name]["source"]), toy.clusters(name, 3, 60)[3].numpy()
+@pytest.mark.parametrize("shift", PAPER)
+def test_distances_and_accuracy_are_those_of_the_points_in_the_record(maps, shift):
+    source, labels = np.array(maps[shift, "source"]["points"]), toy.clusters(shift, 3, 60)[3].numpy()
     means = source.reshape(-1, 30, 2).mean(axis=1)
-    for one in shifts[name]["maps"].values():
+    for name in ("LinearTCA", "MLP-2", "MLP-3", "pseudo-source"):
+        one = maps[shift, name]
         x = np.array(one["points"])
         nearest = ((x[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
         assert one["accuracy"] == pytest.approx(100 * (nearest == labels).mean(), abs=1.0)  # points are rounded
@@ -225,17 +249,17 @@ def test_distances_and_accuracy_are_those_of_the_points_in_the_record(shifts, na
         assert one["centres"] == pytest.approx(np.mean(own), abs=2e-3)
 
 
-def test_only_the_linear_shift_is_undone_by_a_linear_map_and_mlps_undo_the_rest(shifts):
+def test_only_the_linear_shift_is_undone_by_a_linear_map_and_mlps_undo_the_rest(maps):
     left = {}
-    for name, found in shifts.items():
-        before, linear = found["before"], found["maps"]["linear-tca"]
+    for shift in PAPER:
+        before, linear = maps[shift, "before"], maps[shift, "LinearTCA"]
         assert linear["correlation"] < 1e-4 * before["correlation"]
         assert linear["accuracy"] > before["accuracy"] + 10
-        left[name] = linear["centres"] / before["centres"]
-        for key in ("mlp2-tca", "mlp3-tca"):
-            assert found["maps"][key]["accuracy"] > min(99, linear["accuracy"] + 2)
-            assert found["maps"][key]["centres"] < 0.5 * linear["centres"]
-        steps = [scores["correlation"] for scores in found["process"].values()]
+        left[shift] = linear["centres"] / before["centres"]
+        for name in ("MLP-2", "MLP-3"):
+            assert maps[shift, name]["accuracy"] > min(99, linear["accuracy"] + 2)
+            assert maps[shift, name]["centres"] < 0.5 * linear["centres"]
+        steps = [row["correlation"] for row in maps[shift, "steps"]]
         assert steps[0] == pytest.approx(before["correlation"])
         assert steps == sorted(steps, reverse=True)
     assert left["linear"] < 0.25 < 0.4 < left["nonlinear"]
