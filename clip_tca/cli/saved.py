@@ -18,7 +18,7 @@ def add_compare(command: argparse.ArgumentParser) -> None:
 
 def compare(options: argparse.Namespace) -> int:
     """Print several records in one table."""
-    from clip_tca.results.record import read_all
+    from clip_tca.results.record import blaming, read_all
     from clip_tca.results.rendering import as_json, render_tables
     from clip_tca.results.table import comparison
 
@@ -30,7 +30,8 @@ def compare(options: argparse.Namespace) -> int:
             return as_json({"records": list(records.values())})
         return render_tables(comparison(records, options.metric or "accuracy"), output_format)
 
-    shared.deliver(options, text)
+    with blaming(options.record):
+        shared.deliver(options, text)
     return 0
 
 
@@ -50,9 +51,12 @@ def report(options: argparse.Namespace) -> int:
     """Write records as one HTML page."""
     from clip_tca.core.files import write_text
     from clip_tca.report.page import page, read
+    from clip_tca.results.record import blaming
 
     shared.check_output(options.output)
-    text = page(read(options.results))
+    sources = read(options.results)
+    with blaming(options.results):
+        text = page(sources)
     write_text(locate(options.output), text)
     print(f"written: {options.output} ({len(text.encode()) / 1000:,.0f} kB)")
     return 0
@@ -76,9 +80,11 @@ def explain(options: argparse.Namespace) -> int:
             is_record = file.read(64).lstrip().startswith(b"{")
         if is_record:
             from clip_tca.results.explanation import explain_record
-            from clip_tca.results.record import read
+            from clip_tca.results.record import blaming, read
 
-            print("\n\n".join("\n".join(explain_record(record)) for record in read(path)))
+            records = read(path)
+            with blaming([options.state]):
+                print("\n\n".join("\n".join(explain_record(record)) for record in records))
             return 0
     from clip_tca.adapters.state import from_pretrained
 

@@ -1,9 +1,6 @@
-"""Examples of images whose prediction changed.
+"""Examples of images whose prediction changed against zero-shot: fixed, broken, or still wrong.
 
-There are three kinds: ``fixed`` (wrong before, right now), ``broken`` (right before, wrong now) and
-``still_wrong`` (wrong before, another wrong class now); *before* is zero-shot. All of each kind are counted. The
-examples are evenly spaced in the data set, so they are not hand-picked and are the same in every run. True labels are
-used only to tell the kinds apart.
+All of each kind are counted. Examples are evenly spaced in the data set: not hand-picked, and the same in every run.
 """
 
 from __future__ import annotations
@@ -19,12 +16,11 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.datasets.image_set import Domain
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.methods.registry import ZERO_SHOT
-from clip_tca.results.schema import ExampleGroup, ExampleImage, ExampleKind, Examples
+from clip_tca.results.schema import ExampleGroup, ExampleImage, Examples
 
 log = logging.getLogger(__name__)
 
-SIDE = 96
-"""Longest side of a thumbnail, in pixels."""
+SIDE = 96  # longest side of a thumbnail, in pixels
 
 
 def changed(
@@ -43,24 +39,18 @@ def changed(
         before = classifier.predict(z.to(classifier.device)).cpu()
         after = torch.where(after >= 0, after, before)  # what was not seen has not changed
         was, now = before == labels, after == labels
-        masks: dict[ExampleKind, Tensor] = {
-            "fixed": ~was & now,
-            "broken": was & ~now,
-            "still_wrong": ~was & ~now & (before != after),
-        }
-        found = {kind: mask.nonzero()[:, 0].tolist() for kind, mask in masks.items()}
-        images = {
-            kind: [_image(embedded, domain, i, int(before[i]), int(after[i])) for i in spread(positions, limit)]
-            for kind, positions in found.items()
-        }
+        fixed, broken, wrong = (
+            mask.nonzero()[:, 0].tolist() for mask in (~was & now, was & ~now, ~was & ~now & (before != after))
+        )
+
         groups.append(
             {
                 "method": method,
                 "domain": domain,
-                "counts": {kind: len(positions) for kind, positions in found.items()},
-                "fixed": images["fixed"],
-                "broken": images["broken"],
-                "still_wrong": images["still_wrong"],
+                "counts": {"fixed": len(fixed), "broken": len(broken), "still_wrong": len(wrong)},
+                "fixed": _images(embedded, domain, spread(fixed, limit), before, after),
+                "broken": _images(embedded, domain, spread(broken, limit), before, after),
+                "still_wrong": _images(embedded, domain, spread(wrong, limit), before, after),
             }
         )
     return {"limit": limit, "seed": 0, "before": ZERO_SHOT, "groups": groups}
@@ -72,18 +62,21 @@ def spread(positions: list[int], limit: int) -> list[int]:
     return [positions[(2 * i + 1) * len(positions) // (2 * count)] for i in range(count)]
 
 
-def _image(embedded: Embedded, domain: str, index: int, before: int, after: int) -> ExampleImage:
+def _images(embedded: Embedded, domain: str, positions: list[int], before: Tensor, after: Tensor) -> list[ExampleImage]:
     classes, labels = embedded.about["data"]["classes"], embedded.data.domains[domain][1]
-    image: ExampleImage = {
-        "position": index,
-        "true": classes[labels[index]],
-        "before": classes[before],
-        "after": classes[after],
-    }
-    if embedded.pictures is not None:
-        pictures = embedded.pictures.domains[domain]
-        image["name"], image["thumbnail"] = pictures.names[index], thumbnail(pictures, index)
-    return image
+    images: list[ExampleImage] = []
+    for i in positions:
+        image: ExampleImage = {
+            "position": i,
+            "true": classes[labels[i]],
+            "before": classes[before[i]],
+            "after": classes[after[i]],
+        }
+        if embedded.pictures is not None:
+            pictures = embedded.pictures.domains[domain]
+            image["name"], image["thumbnail"] = pictures.names[i], thumbnail(pictures, i)
+        images.append(image)
+    return images
 
 
 def thumbnail(pictures: Domain, index: int, side: int = SIDE) -> str | None:

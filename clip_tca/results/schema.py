@@ -1,15 +1,16 @@
 """The JSON record that an evaluation writes: :class:`EvaluationRecord`, its parts, and the names that stand in it.
 
-A record is a plain dictionary. :func:`clip_tca.evaluate` builds it; :mod:`clip_tca.results.record` checks it against
-these types when it reads one, so what uses a record may rely on them. Importing this module needs no torch.
+A record is a plain dictionary, which :mod:`clip_tca.results.record` checks against these types when it reads one.
+Importing this module needs no torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
+from msgspec import Meta
 from typing_extensions import NotRequired
 
 from clip_tca.core.checks import choices
@@ -17,6 +18,9 @@ from clip_tca.explanation import Diagnosis
 from clip_tca.methods.registry import Nature
 
 SCHEMA_VERSION = 1
+
+Natural = Annotated[int, Meta(ge=0, le=2**53)]
+Number = Annotated[float, Meta(ge=-(2.0**63), le=2.0**63)]  # finite
 
 PLAIN_CLIP = "plain CLIP"  # the model without adaptation, in tables of cost
 
@@ -31,8 +35,6 @@ StreamKind = Literal["iid", "sorted", "dirichlet"]
 STREAMS: tuple[StreamKind, ...] = get_args(StreamKind)
 
 FORMATS = ("table", "json", "csv", "markdown", "latex")
-
-ExampleKind = Literal["fixed", "broken", "still_wrong"]
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ def check_metrics(names: str | Sequence[str]) -> list[str]:
 class DomainInfo(TypedDict):
     """A domain: number of images; of image files also the images of each class and a hash of the file list."""
 
-    images: int
-    per_class: NotRequired[list[int]]
+    images: Natural
+    per_class: NotRequired[list[Natural]]
     files_sha256: NotRequired[str]
 
 
@@ -83,7 +85,7 @@ class DataInfo(TypedDict):
     domains: dict[str, DomainInfo]
     differences: list[str]  # from the published counts
     ignored: list[str]  # files and folders that were not used
-    left_out: int  # images that could not be read
+    left_out: Natural  # images that could not be read
 
 
 class ModelInfo(TypedDict):
@@ -95,8 +97,8 @@ class ModelInfo(TypedDict):
     precision: str
     device: str
     preprocessing: NotRequired[dict[str, Any]]
-    scale: NotRequired[float]
-    head: NotRequired[int]  # outputs of the model's own head, if that classifies in place of prompts
+    scale: NotRequired[Number]
+    head: NotRequired[Natural]  # outputs of the model's own head, if that classifies in place of prompts
 
 
 class PromptInfo(TypedDict):
@@ -104,7 +106,7 @@ class PromptInfo(TypedDict):
 
     name: str
     templates: list[str]
-    descriptions: NotRequired[int]
+    descriptions: NotRequired[Natural]
     class_names: str
     classes: NotRequired[list[str]]
     texts_sha256: NotRequired[str]
@@ -114,8 +116,8 @@ class PromptInfo(TypedDict):
 class EncodingCost(TypedDict):
     """Seconds of encoding, and images that were not in the embedding store."""
 
-    encoding_seconds: float
-    encoded_images: int
+    encoding_seconds: Number
+    encoded_images: Natural
 
 
 class InputRecord(TypedDict):
@@ -147,17 +149,17 @@ class MethodInfo(BaseMethodInfo):
 class ClassScore(TypedDict):
     """Images of a true class and how many were right; accuracy in percent is None where there are none."""
 
-    correct: int
-    images: int
-    accuracy: float | None
+    correct: Natural
+    images: Natural
+    accuracy: Number | None
 
 
 class CalibrationBins(TypedDict):
     """Confidences in 15 bins of equal width: images, mean confidence and accuracy (%) of each, None where empty."""
 
-    count: list[int]
-    confidence: list[float | None]
-    accuracy: list[float | None]
+    count: list[Natural]
+    confidence: list[Number | None]
+    accuracy: list[Number | None]
 
 
 class ResultRow(TypedDict):
@@ -165,17 +167,17 @@ class ResultRow(TypedDict):
 
     method: str
     domain: str
-    seed: int
+    seed: Natural
     uses_labels: bool
-    correct: int
-    images: int
-    divisor: int  # by the protocol
-    accuracy: float
+    correct: Natural
+    images: Natural
+    divisor: Natural  # by the protocol
+    accuracy: Number
     per_class: dict[str, ClassScore]
-    confusion: list[list[int]]  # rows are true classes, columns predicted ones
-    changed: NotRequired[int]  # predictions that are not zero-shot's
+    confusion: list[list[Natural]]  # rows are true classes, columns predicted ones
+    changed: NotRequired[Natural]  # predictions that are not zero-shot's
     diagnosis: NotRequired[Diagnosis]  # of a transductive adapter
-    metrics: dict[str, float | None]  # the other measures, of the images seen
+    metrics: dict[str, Number | None]  # the other measures, of the images seen
     calibration: CalibrationBins
 
 
@@ -189,10 +191,18 @@ class Thumbnail(TypedDict, total=False):
 class ExampleImage(Thumbnail):
     """An image whose prediction changed: its index in its domain, true class, class predicted before and after."""
 
-    position: int
+    position: Natural
     true: str
     before: str
     after: str
+
+
+class ExampleCounts(TypedDict):
+    """Changed predictions of each kind."""
+
+    fixed: Natural
+    broken: Natural
+    still_wrong: Natural
 
 
 class ExampleGroup(TypedDict):
@@ -200,7 +210,7 @@ class ExampleGroup(TypedDict):
 
     method: str
     domain: str
-    counts: dict[ExampleKind, int]
+    counts: ExampleCounts
     fixed: list[ExampleImage]
     broken: list[ExampleImage]
     still_wrong: list[ExampleImage]
@@ -209,8 +219,8 @@ class ExampleGroup(TypedDict):
 class Examples(TypedDict):
     """Changed predictions of the shuffle ``seed``, at most ``limit`` of each kind, against the method ``before``."""
 
-    limit: int
-    seed: int
+    limit: Natural
+    seed: Natural
     before: str
     groups: list[ExampleGroup]
 
@@ -218,13 +228,13 @@ class Examples(TypedDict):
 class MethodCost(TypedDict):
     """Time and memory of one method over all domains and seeds; see :class:`clip_tca.evaluation.cost.Cost`."""
 
-    adapting_seconds: float
-    predicting_seconds: float
-    base_seconds: float
-    base_memory_bytes: int | None
-    memory_bytes: int | None
-    memory_bytes_per_image: float | None
-    images: int
+    adapting_seconds: Number
+    predicting_seconds: Number
+    base_seconds: Number
+    base_memory_bytes: Natural | None
+    memory_bytes: Natural | None
+    memory_bytes_per_image: Number | None
+    images: Natural
     embeds: bool
 
 
@@ -232,28 +242,28 @@ class RunCost(EncodingCost):
     """Everything in a record that changes from run to run."""
 
     methods: dict[str, MethodCost]
-    peak_memory_bytes: dict[str, int | None]
+    peak_memory_bytes: dict[str, Natural | None]
 
 
 class StreamInfo(TypedDict):
     """How images were drawn, see :mod:`clip_tca.evaluation.streams`."""
 
     kind: StreamKind
-    gamma: float | None
-    classes_present: list[int] | None  # the fewest and the most: of the whole set transductive, else of each batch
-    long_tail: float | None
+    gamma: Number | None
+    classes_present: list[Natural] | None  # the fewest and the most: of the whole set transductive, else of each batch
+    long_tail: Number | None
     mix_domains: bool
 
 
 class EvaluationRecord(TypedDict):
     """One evaluation, with a row for each method, domain and seed; ``examples`` only if requested."""
 
-    schema_version: int
+    schema_version: Natural
     dataset: str
     protocol: Protocol
     setting: Setting
-    batch_size: int
-    seeds: list[int]
+    batch_size: Natural
+    seeds: list[Natural]
     stream: StreamInfo
     data: DataInfo
     model: ModelInfo | None
