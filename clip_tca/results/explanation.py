@@ -42,15 +42,15 @@ def closing(record: EvaluationRecord) -> list[str]:
     """What changed, the verdict of the labels, and what to do next, of the method that the first line is about."""
     if (method := headline_method(record)) is None:
         return []
-    found = {}
+    findings = {}
     for domain, methods in gains(record["rows"]).items():
         rows = [row for row in record["rows"] if (row["domain"], row["method"]) == (domain, method)]
         counts = [row["changed"] for row in rows if "changed" in row]
         changed = fmean(counts) if counts else None
         gain, diagnosis = methods[method], rows[0].get("diagnosis")
         says = gain.says if gain else verdict(diagnosis) if diagnosis else None
-        found[domain] = Finding(changed, rows[0]["images"], says)
-    return [visible(line) for line in closing_lines(method, found, LABELLED)]
+        findings[domain] = Finding(changed, rows[0]["images"], says)
+    return [visible(line) for line in closing_lines(method, findings, LABELLED)]
 
 
 def explain_record(record: EvaluationRecord) -> list[str]:
@@ -60,57 +60,52 @@ def explain_record(record: EvaluationRecord) -> list[str]:
     labels = "The true labels were used to count right answers. No method saw them."
     if oracles:
         labels = f"ORACLE: {', '.join(oracles)} counted true labels to adapt; the other methods did not see them."
-    images, domains = (
-        sum(about["images"] for about in record["data"]["domains"].values()),
-        counted(len(by_domain), "domain"),
-    )
-    lines = [
-        f"{dataset_name(record)}: {counted(images, 'image')} of {len(record['data']['classes'])} classes in {domains}."
-    ]
-    for method in record["methods"]:
-        if any(found[method["name"]] for found in by_domain.values()):
-            mine = {domain: gain for domain, found in by_domain.items() if (gain := found[method["name"]])}
-            lines += ["", method["name"], *wrapped([f"  {text}" for text in _plainly(record, method["name"], mine)])]
+    images = counted(sum(about["images"] for about in record["data"]["domains"].values()), "image")
+    classes, domains = len(record["data"]["classes"]), counted(len(by_domain), "domain")
+    lines = [f"{dataset_name(record)}: {images} of {classes} classes in {domains}."]
+    for name in (method["name"] for method in record["methods"]):
+        if of_method := {domain: gain for domain, methods in by_domain.items() if (gain := methods[name])}:
+            lines += ["", name, *wrapped([f"  {text}" for text in _plainly(record, name, of_method)])]
     if len(lines) == 1:
         lines.append("It has no zero-shot row, so gains are not known; evaluate with --method zero-shot too.")
     lines += ["", *wrapped([*_never(record), labels]), "", *title_lines(record, "The figures: gains")[:1], ""]
-    for domain, found in by_domain.items():
-        lines += [*as_text(_block(record, domain, found).map(visible)).splitlines(), ""]
+    for domain, methods in by_domain.items():
+        lines += [*as_text(_block(record, domain, methods).map(visible)).splitlines(), ""]
     notes = [CONSERVATIVE, "It has no diagnosis: only adapters have one, in the transductive setting."]
     if any("diagnosis" in row for row in record["rows"]):
         notes = [CONSERVATIVE, SPREAD, NO_LABELS]
     return [visible(line) for line in (*lines, *wrapped(notes))]
 
 
-def _plainly(record: EvaluationRecord, method: str, mine: dict[str, Gain]) -> list[str]:
+def _plainly(record: EvaluationRecord, method: str, gains: dict[str, Gain]) -> list[str]:
     """Sentences for a reader who knows no statistics: right answers of 100, and where that is more than chance."""
     after = fmean(averages(record, method))
-    points, reference = fmean(gain.points for gain in mine.values()), next(iter(mine.values())).reference
-    said = [
+    points, reference = fmean(gain.points for gain in gains.values()), next(iter(gains.values())).reference
+    sentences = [
         f"Of 100 images, {reference} gets {after - points:.0f} right, and {method} {after:.0f} "
         f"({points:+.2f} points on average)."
     ]
     for outcome, words in OUTCOMES.items():
-        if where := [domain for domain, gain in mine.items() if gain.says == outcome]:
-            said.append(words.format(", ".join(where)))
-    return said
+        if where := [domain for domain, gain in gains.items() if gain.says == outcome]:
+            sentences.append(words.format(", ".join(where)))
+    return sentences
 
 
 def _never(record: EvaluationRecord) -> list[str]:
     """Sentences about the classes that zero-shot never predicts, by domain."""
-    names, said = [visible(name) for name in record["data"]["classes"]], []
+    names, sentences = [visible(name) for name in record["data"]["classes"]], []
     for row in record["rows"]:
         if row["method"] == ZERO_SHOT and row["seed"] == 0:
             counts = [sum(column) for column in zip(*row["confusion"], strict=True)]
             missing = [name for name, count in zip(names, counts, strict=True) if not count]
-            said += never_predicted(missing, f" on {row['domain']}")
-    return said
+            sentences += never_predicted(missing, f" on {row['domain']}")
+    return sentences
 
 
-def _block(record: EvaluationRecord, domain: str, found: dict[str, Gain | None]) -> Table:
+def _block(record: EvaluationRecord, domain: str, gains: dict[str, Gain | None]) -> Table:
     names = [visible(name) for name in record["data"]["classes"]]
     lines, reasons = [], []
-    for method, gain in found.items():
+    for method, gain in gains.items():
         rows = [row for row in record["rows"] if (row["domain"], row["method"]) == (domain, method)]
         label, cells = method, ["", "", "", "", ""]
         if gain:

@@ -1,10 +1,8 @@
 """95 % intervals of accuracies, and of gains over zero-shot or over a base method.
 
-A record holds counts, not which image was right. Of two methods on the same n images, only those on which their
-predictions differ can tell them apart: with D images gained and m predictions changed, the standard error of D is at
-most √m, so ±(1.96 √m + 1) images is a conservative 95 % interval (McNemar's test with continuity correction, counting
-every changed prediction). Where a record does not say how many changed, the class counts bound it. The interval of an
-accuracy alone is Wilson's.
+Only images on which the predictions of two methods differ can tell them apart. With D images gained and m predictions
+changed, the standard error of D is at most √m, so ±(1.96 √m + 1) images is a conservative 95 % interval (McNemar's test
+with continuity correction). Where a record does not say how many changed, the class counts bound it.
 """
 
 from __future__ import annotations
@@ -25,15 +23,12 @@ CONSERVATIVE = (
 
 
 class Gain(NamedTuple):
-    """Points gained over the reference, the mean over seeds; half of their 95 % interval; whether it excludes 0.
+    """What a method gained."""
 
-    The reference is NAME for NAME+tca where the record has it, and zero-shot otherwise. ``same``: nothing differs.
-    """
-
-    reference: str
-    points: float
-    half: float
-    says: Outcome
+    reference: str  # NAME for NAME+tca where the record has it, else zero-shot
+    points: float  # the mean over seeds
+    half: float  # of the 95 % interval
+    says: Outcome  # whether the interval excludes 0; ``same``: nothing differs
 
     @property
     def interval(self) -> str:
@@ -75,15 +70,16 @@ def _differing(row: ResultRow, reference: ResultRow) -> float | None:
 def average_gain(rows: Sequence[ResultRow], method: str) -> Gain | None:
     """The mean gain of a method over zero-shot in all domains; None where there is none to compare with."""
     compared = [row for row in rows if row["method"] in (method, ZERO_SHOT)]
-    found = [gain for methods in gains(compared).values() if (gain := methods.get(method))]
-    if not found:
+    by_domain = [gain for methods in gains(compared).values() if (gain := methods.get(method))]
+    if not by_domain:
         return None
-    points, half = fmean(gain.points for gain in found), sqrt(sum(gain.half**2 for gain in found)) / len(found)
-    return Gain(found[0].reference, points, half, outcome(points, half))
+    points = fmean(gain.points for gain in by_domain)
+    half = sqrt(sum(gain.half**2 for gain in by_domain)) / len(by_domain)
+    return Gain(by_domain[0].reference, points, half, outcome(points, half))
 
 
 def outcome(points: float, half: float) -> Outcome:
-    """Whether a gain of ``points`` with an interval of ± ``half`` excludes zero."""
+    """What an interval of ± ``half`` around ``points`` says."""
     return "gain" if points > half else "loss" if points < -half else "chance" if half else "same"
 
 

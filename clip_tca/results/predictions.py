@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-SUFFIXES = (".csv", ".parquet", ".json")
-"""How a table may be written."""
+SUFFIXES = (".csv", ".parquet", ".json")  # how a table may be written
 
 
 def prediction_table(
@@ -43,9 +42,9 @@ def prediction_table(
         "changed": (best.indices[:, 0] != first).cpu().numpy(),
         "runner_up": named(best.indices[:, 1]),
     }
-    for place in range(min(top, len(names))):
-        columns[f"label_{place + 1}"] = named(best.indices[:, place])
-        columns[f"confidence_{place + 1}"] = _rounded(best.values[:, place])
+    for rank in range(min(top, len(names))):
+        columns[f"label_{rank + 1}"] = named(best.indices[:, rank])
+        columns[f"confidence_{rank + 1}"] = _rounded(best.values[:, rank])
     return pd.DataFrame(columns)
 
 

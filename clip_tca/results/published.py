@@ -1,10 +1,8 @@
 """The published numbers (eval/reported/, a file for each model), shown only beside a run of that model on those images.
 
 WATT never saw the last batch of 128 of an image folder and still divided by all images; the TCA paper divided by the
-images seen. So each row carries its divisor, and WATT's rows appear twice: as published, and rescaled to the images
-seen. Of models that authors have trained and not published, the numbers are in the files and in no table. A row with
-``when`` is for one setting, batch size and stream, and stands beside that alone. ``averages`` are a list of data sets
-and, for each scenario, the published averages over them, with ``accuracy`` on each where that is known.
+images seen. So each row has its divisor, and WATT's rows appear twice: as published, and rescaled to the images seen. A
+row with ``when`` stands only beside that setting, batch size and stream. ``averages`` are over a list of data sets.
 """
 
 from __future__ import annotations
@@ -54,8 +52,8 @@ def why_not(record: EvaluationRecord) -> str | None:
     if model is None:
         return "the model is not known"
     if _content(record) is None:
-        had = [file for file in files if "training" not in _known(file, dataset)]
-        of = [f"{file['models'][0]} / {file['pretrained'][0]}" for file in had]
+        public = [file for file in files if "training" not in _known(file, dataset)]
+        of = [f"{file['models'][0]} / {file['pretrained'][0]}" for file in public]
         name = " / ".join(filter(None, (model["model"], model["pretrained"])))
         return f"they are for {' and '.join(of) or 'models that their authors trained'}, this is {name}"
     if data["differences"]:
@@ -124,15 +122,16 @@ def _rows_in_setting(record: EvaluationRecord) -> list[tuple[str, dict[str, Any]
         about = {name: scenario[name] for name in ("when", "measured_by", "divided_by")}
         by_dataset = scenario.get("accuracy", {})
         if dataset in averages["datasets"]:
-            about["source"], place = averages.get("by_dataset", averages["source"]), averages["datasets"].index(dataset)
+            about["source"], column = (
+                averages.get("by_dataset", averages["source"]),
+                averages["datasets"].index(dataset),
+            )
             for method, values in by_dataset.items():
-                rows.append((method, {**about, "accuracy": [values[place]], "average": values[place]}))
+                rows.append((method, {**about, "accuracy": [values[column]], "average": values[column]}))
         elif dataset == averages["title"]:
             about["source"] = averages["source"]
             for method, average in scenario["averages"].items():
                 rows.append((method, {**about, "accuracy": by_dataset.get(method, []), "average": average}))
     stream = cast("Mapping[str, Any]", record["stream"])
-    drawn = {name: value for name, value in stream.items() if value not in (None, False, "iid")}
-    made = {**record, "stream": drawn}
-    told = [({**made, "stream": {}, **row.get("when", {})}, method, row) for method, row in rows]
-    return [(method, row) for when, method, row in told if when == made]
+    run = {**record, "stream": {name: value for name, value in stream.items() if value not in (None, False, "iid")}}
+    return [(method, row) for method, row in rows if {**run, "stream": {}, **row.get("when", {})} == run]

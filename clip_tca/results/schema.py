@@ -28,8 +28,8 @@ Setting = Literal["transductive", "online", "episodic"]
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 Protocol = Literal["full", "watt", "kept"]
+# Protocols, and what each divides the number of correct predictions by.
 PROTOCOLS: dict[Protocol, str] = {"full": "all images", "watt": "all images, last batch unseen", "kept": "images seen"}
-"""Protocols, and what each divides the number of correct predictions by."""
 
 StreamKind = Literal["iid", "sorted", "dirichlet"]
 STREAMS: tuple[StreamKind, ...] = get_args(StreamKind)
@@ -102,12 +102,12 @@ class ModelInfo(TypedDict):
 
 
 class PromptInfo(TypedDict):
-    """The prompts: name and templates, and which class names filled them; or how many ``descriptions`` there are."""
+    """The prompts."""
 
     name: str
     templates: list[str]
-    descriptions: NotRequired[Natural]
-    class_names: str
+    descriptions: NotRequired[Natural]  # how many, in place of templates
+    class_names: str  # which of them filled the templates
     classes: NotRequired[list[str]]
     texts_sha256: NotRequired[str]
     embeddings_sha256: NotRequired[str]
@@ -121,11 +121,11 @@ class EncodingCost(TypedDict):
 
 
 class InputRecord(TypedDict):
-    """What the record says of the inputs; ``model`` and ``prompts`` are None where a file of embeddings has none."""
+    """The inputs."""
 
     dataset: str
     data: DataInfo
-    model: ModelInfo | None
+    model: ModelInfo | None  # None where a file of embeddings has none
     prompts: PromptInfo | None
     cost: EncodingCost
 
@@ -181,20 +181,15 @@ class ResultRow(TypedDict):
     calibration: CalibrationBins
 
 
-class Thumbnail(TypedDict, total=False):
-    """Name of an image file and, where it can still be decoded, a small JPEG of it in base64."""
+class ExampleImage(TypedDict):
+    """An image whose prediction changed."""
 
-    name: str
-    thumbnail: str | None
-
-
-class ExampleImage(Thumbnail):
-    """An image whose prediction changed: its index in its domain, true class, class predicted before and after."""
-
-    position: Natural
+    position: Natural  # in its domain
     true: str
     before: str
     after: str
+    name: NotRequired[str]  # of an image file
+    thumbnail: NotRequired[str | None]  # a small JPEG in base64, where the file can still be decoded
 
 
 class ExampleCounts(TypedDict):

@@ -1,11 +1,9 @@
-"""Tables of records: accuracy and the other measures, cost, and averages over many data sets.
-
-Every row of accuracies says what they are divided by.
-"""
+"""Tables of records: accuracy and the other measures, cost, and averages over many data sets."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, pstdev
@@ -40,20 +38,17 @@ Section = tuple[str, list[list[str]]]
 
 @dataclass
 class Table:
-    """Lines above, a head, sections of rows (the first cell is text, the last the divisor), lines below."""
+    """A table of text."""
 
-    title: list[str]
+    title: list[str]  # lines above
     head: list[str]
-    sections: list[Section]
-    notes: list[str] = field(default_factory=list)
+    sections: list[Section]  # of rows; the first cell is a name, the last what the numbers are divided by
+    notes: list[str] = field(default_factory=list)  # lines below
 
     def map(self, change: Callable[[str], str]) -> Table:
         title, head, notes = ([change(text) for text in part] for part in (self.title, self.head, self.notes))
         sections = [(change(name), [[change(cell) for cell in row] for row in rows]) for name, rows in self.sections]
         return Table(title, head, sections, notes)
-
-
-# -- the figures -------------------------------------------------------------------------------------------------------
 
 
 def summary(record: EvaluationRecord) -> dict[str, dict[str, tuple[float, float]]]:
@@ -100,19 +95,13 @@ def worst_tenth(values: list[float], higher: bool = True) -> float:
     return fmean(sorted(values, reverse=not higher)[: max(1, len(values) // 10)])
 
 
-# -- tables of measures ------------------------------------------------------------------------------------------------
-
-
 def accuracy_table(record: EvaluationRecord) -> Table:
     """Measured rows, then the published ones."""
     return metric_table(record, "accuracy")
 
 
 def metric_table(record: EvaluationRecord, metrics: str | Sequence[str], intervals: bool = False) -> Table:
-    """One measure by domain, or several as averages over domains; accuracy alone has the published rows below it.
-
-    ``intervals`` adds 95 % intervals to accuracies and to the gain.
-    """
+    """One measure by domain, or several as averages over domains; accuracy alone has the published rows below it."""
     table = _table({"": record}, check_metrics(metrics))
     return _with_intervals(table, record) if intervals else table
 
@@ -121,21 +110,18 @@ def _with_intervals(table: Table, record: EvaluationRecord) -> Table:
     measured = next(rows for _, rows in table.sections)
     gain = table.head.index("gain")
     for cells, method in zip(measured, dict.fromkeys(row["method"] for row in record["rows"]), strict=True):
-        for place, domain in enumerate(record["data"]["domains"], 1):
+        for column, domain in enumerate(record["data"]["domains"], 1):
             rows = [row for row in record["rows"] if (row["method"], row["domain"]) == (method, domain)]
-            ends = accuracy_interval(fmean(row["correct"] for row in rows), rows[0]["divisor"])
-            cells[place] += f" ({ends[0]:.1f} to {ends[1]:.1f})"
-        if found := average_gain(record["rows"], method):
-            cells[gain] += f" ({found.interval})"
+            low, high = accuracy_interval(fmean(row["correct"] for row in rows), rows[0]["divisor"])
+            cells[column] += f" ({low:.1f} to {high:.1f})"
+        if average := average_gain(record["rows"], method):
+            cells[gain] += f" ({average.interval})"
     table.notes.append(INTERVALS)
     return table
 
 
 def comparison(records: dict[str, EvaluationRecord], metrics: str | Sequence[str] = "accuracy") -> list[Table]:
-    """One table for each data set, with the measured rows of all its records under their labels.
-
-    Below those of accuracy are the averages over data sets of the records that were made alike.
-    """
+    """A table for each data set, a section for each record; below those of accuracy the averages over data sets."""
     by_dataset: dict[str, dict[str, EvaluationRecord]] = {}
     for label, record in records.items():
         by_dataset.setdefault(dataset_name(record), {})[label] = record
@@ -175,11 +161,11 @@ def _table(group: dict[str, EvaluationRecord], metrics: list[str]) -> Table:
 
 def _once(lines: dict[str, list[str]]) -> list[str]:
     """Lines about several records: once if all have it, else with the labels of those that have it."""
-    told: dict[str, list[str]] = {}
-    for label, mine in lines.items():
-        for line in mine:
-            told.setdefault(line, []).append(label)
-    return [line if len(labels) == len(lines) else f"{', '.join(labels)}: {line}" for line, labels in told.items()]
+    records: dict[str, list[str]] = {}
+    for label, about in lines.items():
+        for line in about:
+            records.setdefault(line, []).append(label)
+    return [line if len(labels) == len(lines) else f"{', '.join(labels)}: {line}" for line, labels in records.items()]
 
 
 def _by_domain(record: EvaluationRecord, method: str, metric: str, domains: list[str], tenth: bool) -> list[str]:
@@ -204,10 +190,10 @@ def _reported(rows: list[PublishedRow], columns: list[str], unknown: list[str]) 
     """Published rows, a section for each source, with as many digits as that gives, and gaps for what is unknown."""
     sections = []
     for source in dict.fromkeys(row.source for row in rows):
-        mine, lines = [row for row in rows if row.source == source], []
-        values = [value for row in mine for value in (*row.accuracy.values(), row.average)]
+        of_source, lines = [row for row in rows if row.source == source], []
+        values = [value for row in of_source for value in (*row.accuracy.values(), row.average)]
         digits = 1 if all(value == round(value, 1) for value in values) else 2
-        for row in mine:
+        for row in of_source:
             cells = [f"{row.accuracy[name]:.{digits}f}" if name in row.accuracy else "" for name in columns]
             for i, name in enumerate(columns):
                 cells[i] += f" ± {row.std[name]:.{digits}f}" if name in row.std else ""
@@ -239,26 +225,20 @@ def headline(record: EvaluationRecord) -> str | None:
 
 
 def given_shares(record: EvaluationRecord) -> list[str]:
-    """The methods that were told how frequent the classes are, by ``--shares FILE``."""
-    told = [(method["name"], method["parameters"].get("shares")) for method in record["methods"]]
-    return [name for name, shares in told if isinstance(shares, (list, dict))]
-
-
-# -- other tables ------------------------------------------------------------------------------------------------------
+    """The methods with class shares from ``--shares FILE``."""
+    shares = {method["name"]: method["parameters"].get("shares") for method in record["methods"]}
+    return [name for name, value in shares.items() if isinstance(value, (list, dict))]
 
 
 def side_tables(record: EvaluationRecord) -> list[Table]:
-    """If plain CLIP was timed (``--profile``), milliseconds per image and memory of each method against it.
-
-    An adapter's cost comes on top of plain CLIP, which has to embed the images first; a base method embeds them itself.
-    """
+    """If plain CLIP was timed (``--profile``), milliseconds per image and memory of each method against it."""
     costs, lines = record["cost"]["methods"], []
     if PLAIN_CLIP not in costs:
         return []
     plain = costs[PLAIN_CLIP]["base_seconds"] / costs[PLAIN_CLIP]["images"]
     for name, cost in costs.items():
         seconds = cost["adapting_seconds"] + cost["predicting_seconds"] + cost["base_seconds"]
-        total = seconds / cost["images"] + (0 if cost["embeds"] else plain)
+        total = seconds / cost["images"] + (0 if cost["embeds"] else plain)  # an adapter needs embeddings first
         relative, memory = f"{total / plain:.2f}" if plain else "", cost["base_memory_bytes"]
         lines.append([name, f"{1000 * total:.2f}", relative, "" if memory is None else f"{memory / 1e6:.0f}"])
     head = ["method", "ms/image", "of plain CLIP", "extra memory, MB"]
@@ -288,19 +268,17 @@ def average_tables(records: Sequence[EvaluationRecord]) -> list[Table]:
 
 def _alike(records: Sequence[EvaluationRecord]) -> list[dict[str, EvaluationRecord]]:
     """Groups of records that differ in the data set alone, by its name; a second of a data set is in another group."""
-    groups: dict[str, list[dict[str, EvaluationRecord]]] = {}
+    groups: dict[str, dict[str, EvaluationRecord]] = {}
+    names: Counter[str] = Counter()
     for record in records:
         content = cast("Mapping[str, Any]", record)
         alike = [content[key] for key in ("setting", "protocol", "batch_size", "stream", "seeds", "model")]
         prompts = record["prompts"]["name"] if record["prompts"] else None
         methods = [method["name"] for method in record["methods"]]
-        key = json.dumps([*alike, prompts, methods, record["data"]["origin"].get("corrupt")])
-        mine, name = groups.setdefault(key, []), _set_name(record)
-        group = next((group for group in mine if name not in group), None)
-        if group is None:
-            mine.append(group := {})
-        group[name] = record
-    return [group for mine in groups.values() for group in mine]
+        key, name = json.dumps([*alike, prompts, methods, record["data"]["origin"].get("corrupt")]), _set_name(record)
+        names[key + name] += 1
+        groups.setdefault(f"{key} {names[key + name]}", {})[name] = record
+    return list(groups.values())
 
 
 def _suite(title: str, records: list[EvaluationRecord]) -> EvaluationRecord:
@@ -318,9 +296,6 @@ def _suite(title: str, records: list[EvaluationRecord]) -> EvaluationRecord:
             runs = zip(record["seeds"], averages(record, method["name"]), strict=True)
             rows += [cast("ResultRow", {**row, "seed": seed, "accuracy": accuracy}) for seed, accuracy in runs]
     return {**first, "dataset": title, "prompts": None, "data": data, "rows": rows}
-
-
-# -- words -------------------------------------------------------------------------------------------------------------
 
 
 def title_lines(record: EvaluationRecord, what: str = "Accuracy (%)") -> list[str]:
@@ -347,8 +322,8 @@ def title_lines(record: EvaluationRecord, what: str = "Accuracy (%)") -> list[st
 def note_lines(record: EvaluationRecord) -> list[str]:
     """What a reader of the numbers must know, below the table."""
     notes, data = [], record["data"]
-    is_made_up, is_demo = data["origin"].get("kind") == "synthetic", record["dataset"] == "demo"
-    if is_made_up:
+    is_synthetic, is_demo = data["origin"].get("kind") == "synthetic", record["dataset"] == "demo"
+    if is_synthetic:
         notes.append("These are made-up embeddings, not a benchmark.")
     if is_demo:
         notes += [
@@ -362,8 +337,8 @@ def note_lines(record: EvaluationRecord) -> list[str]:
         notes.append(f"{seen}: the bundled model has seen these pictures in training; the average includes them.")
     if any(_in_batches(method, record) for method in record["methods"]):
         notes.append(f"in batches: the method sees {record['batch_size']} images at a time, not the whole domain.")
-    if told := given_shares(record):
-        notes.append(f"Class shares were given (--shares): {', '.join(told)}.")
+    if methods := given_shares(record):
+        notes.append(f"Class shares were given (--shares): {', '.join(methods)}.")
     for method in record["methods"]:
         if tuned := method.get("tuned_on_test"):
             notes.append(f"authors tuned on test data: {method['name']}: {tuned}.")
@@ -375,13 +350,13 @@ def note_lines(record: EvaluationRecord) -> list[str]:
         notes.append(f"Found and not used: {', '.join(ignored[:3])}{more}.")
     if left_out := data["left_out"]:
         notes.append(f"WARNING: {counted(left_out, 'image')} could not be read and are not counted (--skip-bad).")
-    if not is_made_up and not is_demo and (reason := why_not(record)):
+    if not is_synthetic and not is_demo and (reason := why_not(record)):
         notes.append(f"Published numbers are not shown: {reason}.")
     return notes
 
 
 def method_label(record: EvaluationRecord, name: str) -> str:
-    """A method's name, with what sets its row apart: true labels, or that it saw less of the domain than the others."""
+    """A method's name, with what sets its row apart."""
     method = next(method for method in record["methods"] if method["name"] == name)
     if method["uses_labels"]:
         return f"{name} (oracle: uses true labels)"
@@ -404,7 +379,7 @@ def has_batches(record: EvaluationRecord) -> bool:
 
 
 def stream_words(record: EvaluationRecord) -> list[str]:
-    """What was drawn, if not whole domains, shuffled one by one."""
+    """The stream in words; none for whole domains, shuffled one by one."""
     words, stream = [], record["stream"]
     if stream["kind"] != "iid":
         words.append("class after class" if stream["gamma"] is None else f"Dirichlet stream γ = {stream['gamma']:g}")
@@ -420,7 +395,7 @@ def stream_words(record: EvaluationRecord) -> list[str]:
 
 
 def dataset_name(record: EvaluationRecord) -> str:
-    """The name of the data set; for images of the user, also that of their folder; and what corrupts the images."""
+    """The name of the data set, and what corrupts the images."""
     name, corrupt = _set_name(record), record["data"]["origin"].get("corrupt")
     return f"{name} corrupted by {corrupt}" if corrupt else name
 
