@@ -26,16 +26,13 @@ from clip_tca.results.schema import PLAIN_CLIP, Setting
 
 @dataclass(frozen=True)
 class BaseOutput:
-    """Embeddings ``(n, d)`` and logits ``(n, classes)`` of a base method, in the order in which it saw the images.
-
-    ``memory`` is the peak in bytes beyond what was allocated before; ``embeds``: it embedded the images itself.
-    """
+    """Embeddings ``(n, d)`` and logits ``(n, classes)`` of a base method, in the order in which it saw the images."""
 
     z: Tensor
     logits: Tensor
     seconds: float
-    memory: int | None
-    embeds: bool
+    memory: int | None  # peak in bytes beyond what was in use before
+    embeds: bool  # whether it embedded the images itself
 
 
 class Plain(Method):
@@ -58,12 +55,7 @@ class Plain(Method):
 
 @dataclass(frozen=True)
 class BaseRuns:
-    """Runs base methods on the data of an evaluation.
-
-    A method sees ``batch`` images at a time, unless a run has sizes. In the episodic setting it is reset before each
-    batch. A transductive method sees all images at once in the transductive setting, and is solved for each batch in
-    the others.
-    """
+    """Runs base methods on the data of an evaluation, ``batch`` images at a time unless a run has sizes."""
 
     embedded: Embedded
     device: torch.device
@@ -139,7 +131,7 @@ class BaseRuns:
     def _batches(self, method: Method, domain: str, seen: Tensor, sizes: list[int] | None) -> Iterator[Tensor]:
         if method.sees == "embeddings":
             z = self.classifier.prepared(self.embedded.data.domains[domain][0][seen].to(self.device))
-            whole = method.nature == "transductive" and self.setting == "transductive"
+            whole = method.nature == self.setting == "transductive"
             yield from z.split(len(z) if whole else sizes or self.batch)
             return
         pictures, encoder = cast(ImageSet, self.embedded.pictures), cast(Encoder, self.embedded.encoder)

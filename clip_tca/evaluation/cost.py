@@ -2,88 +2,71 @@
 
 from __future__ import annotations
 
-import os
-import threading
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 
 from clip_tca.results.schema import MethodCost
 
-Number = TypeVar("Number", int, float)
-
-SAMPLED_EVERY = 0.005
-"""Seconds between two samples of the resident memory."""
+N = TypeVar("N", int, float)
 
 
 class PeakMemory:
-    """A context manager: :attr:`peak` afterwards, in bytes beyond what was allocated before.
+    """A context manager: :attr:`peak` afterwards, in bytes beyond what was in use before; None if it is not known.
 
-    On CUDA the allocator counts it. Elsewhere the resident memory of this process is sampled every few milliseconds,
-    which misses shorter peaks; without ``/proc`` it is not known.
+    On CUDA the allocator counts it. On Linux the kernel keeps the highest resident memory since it was last reset.
     """
+
+    of_process: ClassVar[int] = 0  # highest resident memory before a reset
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.peak: int | None = None
 
     def __enter__(self) -> PeakMemory:
+        self._before = 0
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._before = torch.cuda.memory_allocated(self.device)
         else:
-            self._before = self._highest = _resident()
-            self._stop = threading.Event()
-            self._thread = threading.Thread(target=self._sample, daemon=True)
-            self._thread.start()
+            with suppress(OSError):
+                PeakMemory.of_process = max(PeakMemory.of_process, _resident("VmHWM"))
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # 5 resets the peak
+                self._before = _resident("VmRSS")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.device.type == "cuda":
             self.peak = torch.cuda.max_memory_allocated(self.device) - self._before
-        else:
-            self._stop.set()
-            self._thread.join()
-            self.peak = self._highest - self._before if self._before else None
-
-    def _sample(self) -> None:
-        while not self._stop.wait(SAMPLED_EVERY):
-            self._highest = max(self._highest, _resident())
+        elif self._before:
+            self.peak = max(0, _resident("VmHWM") - self._before)
 
 
-def _resident() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
+def _resident(field: str) -> int:
+    kilobytes = re.search(rf"{field}:\s*(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))
+    return 1024 * int(kilobytes[1]) if kilobytes else 0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method cost on one domain with one seed, in seconds and bytes.
-
-    In the online setting solving is part of predicting. The base method's seconds include decoding and encoding, if it
-    ``embeds`` the images itself. Memory is a peak beyond what was allocated before, None if unknown.
-    """
+    """What a method cost on one domain with one seed, in seconds and bytes beyond what was in use before."""
 
     images: int
     adapting: float = 0.0
-    predicting: float = 0.0
+    predicting: float = 0.0  # in the online setting solving is part of it
     memory: int | None = None
-    base_seconds: float = 0.0
+    base_seconds: float = 0.0  # include decoding and encoding, if the base method embeds the images itself
     base_memory: int | None = None
     embeds: bool = False
 
 
 def method_cost(parts: list[Cost]) -> MethodCost:
-    """The cost over all domains and seeds: sums of seconds and images, the highest of the peaks.
-
-    ``memory_bytes`` is that of all a method does; ``memory_bytes_per_image`` is the highest of each peak divided by
-    its images.
-    """
+    """The cost over all domains and seeds: sums of seconds and images, the highest of the peaks."""
     peaks = [(_highest([part.memory, part.base_memory]), part.images) for part in parts]
     return {
         "adapting_seconds": sum(part.adapting for part in parts),
@@ -97,5 +80,5 @@ def method_cost(parts: list[Cost]) -> MethodCost:
     }
 
 
-def _highest(peaks: Iterable[Number | None]) -> Number | None:
+def _highest(peaks: Iterable[N | None]) -> N | None:
     return max((peak for peak in peaks if peak is not None), default=None)

@@ -34,29 +34,22 @@ from clip_tca.encoding.store import Store
 from clip_tca.results.record import validate
 from clip_tca.results.schema import DataInfo, InputRecord, ModelInfo, PromptInfo
 
-MIXED = "all domains"
-"""The name of the mixture of all domains."""
-
-FOREIGN = ("text", "labels", "scale", "column", "text_column")
-"""Options for embeddings made elsewhere only."""
+MIXED = "all domains"  # the name of their mixture
+FOREIGN = ("text", "labels", "scale", "column", "text_column")  # options for embeddings made elsewhere only
 
 
 @dataclass
 class Embedded:
-    """A data set as embeddings, with what they came from (None for stored embeddings), and what the record says.
-
-    Images that were left out are not in ``pictures``. The ``embedder`` can embed other pictures in the same way.
-    """
+    """A data set as embeddings, and what they came from; None for stored embeddings."""
 
     data: EmbeddingSet
     about: InputRecord
-    pictures: ImageSet | None = None
+    pictures: ImageSet | None = None  # without those that were left out
     encoder: Encoder | None = None
     prompts: Prompts | None = None
-    embedder: Embedder | None = None
+    embedder: Embedder | None = None  # embeds other pictures in the same way
 
     def mixed(self) -> Embedded:
-        """The same with one domain, :data:`MIXED`, that holds the images of all, one domain after the other."""
         data, pictures = self.data, self.pictures
         z, labels = (torch.cat(parts) for parts in zip(*data.domains.values(), strict=True))
         if pictures is not None:
@@ -69,52 +62,29 @@ class Embedded:
 class Inputs(ImageSource):
     """A data set of pictures with the model and the prompts to embed it, or stored embeddings.
 
-    Attributes:
-        dataset: As in :class:`clip_tca.datasets.image_source.ImageSource`, like all about the pictures; or, without
-            pictures, ``synthetic`` or a safetensors file of stored embeddings.
-        model: As in :func:`clip_tca.encoding.base.make_encoder`; None is ``ViT-B-16-quickgelu``, or the bundled
-            model for the demo.
-        pretrained: Tag or file of its weights; None is the library's default.
-        device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-        precision: ``auto``, ``fp32``, ``fp16`` or ``bf16``.
-        prompts: As in :func:`clip_tca.datasets.prompts.load_prompts`: ``single``, ``watt``, ``clip80``, ``clip``,
-            ``coop``, or a file of templates or (``.json``) descriptions; not used by a model with its own head.
-        class_names: ``clean``, ``raw`` or a class-name file, which for a model with its own head names all its outputs.
-        skip_bad: Continue without images that can't be read.
-        cache: Read and write the embedding store.
-        workers: Processes that decode images, threads on a CPU; None is the number of cores, at most 8.
-        ray: Address of a Ray cluster that encodes the images; empty starts Ray on this machine, None does without.
-        text: Text embeddings for a ``dataset`` that is a file or folder of embeddings made elsewhere, as in
-            :class:`clip_tca.datasets.foreign_files.ForeignFiles`, like the next four and ``label_column``.
-        labels: Their true classes.
-        scale: Their logit scale.
-        column: Array or column with the embeddings.
-        text_column: Array with the text embeddings.
+    Without pictures, ``dataset`` is ``synthetic`` or a file or folder of embeddings.
     """
 
-    model: str | None = None
-    pretrained: str | None = None
+    model: str | None = None  # as in make_encoder; None: ViT-B-16-quickgelu, or the bundled model for the demo
+    pretrained: str | None = None  # tag or file of its weights; None: the library's default
     device: str = "auto"
-    precision: str = "auto"
-    prompts: str = "single"
-    class_names: str = "clean"
-    skip_bad: bool = False
-    cache: bool = True
-    workers: int | None = None
-    ray: str | None = None
-    text: str | None = None
+    precision: str = "auto"  # or fp32, fp16, bf16
+    prompts: str = "single"  # as in load_prompts; not used by a model with its own head
+    class_names: str = "clean"  # or raw, or a file, which for a model with its own head names all its outputs
+    skip_bad: bool = False  # continue without images that can't be read
+    cache: bool = True  # read and write the embedding store
+    workers: int | None = None  # processes that decode images, threads on a CPU; None: the cores, at most 8
+    ray: str | None = None  # address of a Ray cluster that encodes; empty starts Ray on this machine
+    text: str | None = None  # from here on for embeddings made elsewhere, as in ForeignFiles
     labels: str | None = None
     scale: float | None = None
     column: str | None = None
     text_column: str | None = None
 
     def embed(self, arrived: Callable[[Embedded, str], None] | None = None) -> Embedded:
-        """Embed the data set and the prompts, or read the stored embeddings.
-
-        ``arrived`` is called with the name of each domain as soon as it is embedded, and with what is embedded by then.
-        """
+        """Embed the data set and the prompts, or read stored embeddings; ``arrived`` is called for each domain."""
         check_whole("workers", self.workers, 0, also=None)
-        path, is_made = Path(self.dataset), self.dataset == "synthetic"
+        path, is_synthetic = Path(self.dataset), self.dataset == "synthetic"
         is_stored = self.dataset not in (*NAMES, "synthetic") and (path.suffix.lower() in SUFFIXES or path.is_dir())
         is_ours = is_stored and path.suffix == ".safetensors" and self.text is None
         is_foreign = is_stored and not is_ours
@@ -125,13 +95,13 @@ class Inputs(ImageSource):
                     "embeddings, add --text FILE with those of the classes"
                 )
             raise ValueError(f"text: none given; {path} holds embeddings, and --text FILE those of the classes")
-        given = [name for name in FOREIGN if getattr(self, name) is not None]
-        if given and not is_foreign:
+        foreign = [name for name in FOREIGN if getattr(self, name) is not None]
+        if foreign and not is_foreign:
             raise ValueError(
-                f"{given[0]}: {getattr(self, given[0])} is for embeddings made elsewhere, and {self.dataset} is none; "
-                f"give a file ({', '.join(SUFFIXES)}) or a folder as --dataset"
+                f"{foreign[0]}: {getattr(self, foreign[0])} is for embeddings made elsewhere, and {self.dataset} is "
+                f"none; give a file ({', '.join(SUFFIXES)}) or a folder as --dataset"
             )
-        if not (is_made or is_stored):
+        if not (is_synthetic or is_stored):
             return self._encoded(arrived)
         names_model = self.model or self.pretrained or self.precision != "auto"
         if names_model or self.data_dir or self.hub_id or self.corruptions or self.severities or self.corrupt:
@@ -139,29 +109,23 @@ class Inputs(ImageSource):
                 f"dataset: {self.dataset} holds embeddings; model, weights, precision, folder, hub and corruptions "
                 "don't apply"
             )
-        if is_made:
+        if is_synthetic:
             return self._stored(synthetic(0), "synthetic", {"kind": "synthetic", "seed": 0}, arrived)
         if is_ours:
             data = load_embeddings(self.dataset, f"text.{Path(self.prompts).name}")
             return self._stored(data, path.stem, {"kind": "embeddings", "path": self.dataset}, arrived)
-        files = ForeignFiles(
-            path,
-            Path(self.text or ""),
-            None if self.labels is None else Path(self.labels),
-            self.scale,
-            None if self.class_names in CLASS_NAMES else Path(self.class_names),
-            self.column,
-            self.text_column,
-            self.label_column,
-        )
+        labels = None if self.labels is None else Path(self.labels)
+        names = None if self.class_names in CLASS_NAMES else Path(self.class_names)
+        columns = self.column, self.text_column, self.label_column
+        files = ForeignFiles(path, Path(self.text or ""), labels, self.scale, names, *columns)
         data = files.load()
         return self._stored(data, path.resolve().stem, files.about(data), arrived)
 
     def _stored(
         self, data: EmbeddingSet, name: str, origin: dict[str, Any], arrived: Callable[[Embedded, str], None] | None
     ) -> Embedded:
-        chosen = [domain_named(domain, list(data.domains)) for domain in self.domains]
-        data.domains = {domain: data.domains[domain] for domain in chosen or data.domains}
+        domains = [domain_named(domain, list(data.domains)) for domain in self.domains]
+        data.domains = {domain: data.domains[domain] for domain in domains or data.domains}
         model, prompts = data.about.get("model") or None, data.about.get("prompts") or None
         try:
             validate(model, ModelInfo | None, "model")
@@ -204,10 +168,12 @@ class Inputs(ImageSource):
         data = self.load()
         head = self._head(encoder, data)
         names = self._readable(data.classes, head)
-        prompts = load_prompts(self.prompts, names, known, data.classes) if head is None else None
-        began = time.perf_counter()
         embedder = Embedder(encoder, store, self.skip_bad, self.workers, progress=self.progress)
-        text = embedder.texts(prompts) if prompts is not None else None
+        began, text, prompts, prompt_info = time.perf_counter(), None, None, None
+        if head is None:
+            prompts = load_prompts(self.prompts, names, known, data.classes)
+            text = embedder.texts(prompts)
+            prompt_info = self._prompt_info(prompts, text)
         seconds = time.perf_counter() - began
         identity = encoder.identity
         model_info: ModelInfo = {
@@ -221,7 +187,6 @@ class Inputs(ImageSource):
         }
         if encoder.head is not None:
             model_info["head"] = encoder.head.n_classes
-        prompt_info = None if prompts is None or text is None else self._prompt_info(prompts, text)
         rows = EmbeddingSet(text, encoder.scale, {}, names, head=head, bias=encoder.bias)
         rows.about = {"model": model_info, "prompts": prompt_info}
         about: InputRecord = {

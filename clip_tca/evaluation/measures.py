@@ -44,8 +44,8 @@ class Scores:
             likelihoods.append(log_p.gather(1, true[:, None])[:, 0])
         return cls(logits.argmax(dim=1).cpu(), torch.cat(confidences).cpu(), torch.cat(likelihoods).cpu())
 
-    def __getitem__(self, chosen: Tensor) -> Scores:
-        return Scores(self.predicted[chosen], self.confidence[chosen], self.log_likelihood[chosen])
+    def __getitem__(self, images: Tensor) -> Scores:
+        return Scores(self.predicted[images], self.confidence[images], self.log_likelihood[images])
 
 
 def result_row(

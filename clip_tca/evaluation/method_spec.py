@@ -35,11 +35,8 @@ from clip_tca.methods.registry import (
 )
 from clip_tca.results.schema import MethodInfo, Setting
 
-OF_THE_NAME = "layers"
-"""The option that an adapter's name decides, as ``mlp2-tca`` does; it can't be set beside it."""
-
-SOLVED_EACH_BATCH = 32
-"""Size of a batch from which on an online map is solved for each, unless ``refresh`` is given."""
+OF_THE_NAME = "layers"  # the option that an adapter's name decides, as ``mlp2-tca`` does
+SOLVED_EACH_BATCH = 32  # size from which on an online map is solved for each batch, unless ``refresh`` is given
 
 
 @dataclass(frozen=True)
@@ -133,15 +130,12 @@ def for_setting(method: MethodSpec, setting: Setting, batch: int) -> MethodSpec:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Logits ``(n, classes)`` in the order in which images are seen, and the seconds that adapting and predicting took.
-
-    There is an ``adapter`` if it was fitted to all images at once.
-    """
+    """Logits ``(n, classes)`` in the order in which images are seen, and what they took."""
 
     logits: Tensor
-    adapting: float
+    adapting: float  # seconds
     predicting: float
-    adapter: Adapter | None = None
+    adapter: Adapter | None = None  # if it was fitted to all images at once
 
     @property
     def classes(self) -> Tensor:
@@ -159,9 +153,8 @@ def predict(
 ) -> Prediction:
     """Predict embeddings in the order in which they are seen.
 
-    ``labels`` go to a method only if it is an oracle and says so. ``batch`` is the size of the batches, or their sizes.
-    ``logits`` ``(n, classes)`` are those of the base method that gave ``z``, if there is one: TCA on top takes
-    certainty from them and corrects them.
+    ``labels`` go to oracles only. ``batch`` is the size of the batches, or their sizes. ``logits`` ``(n, classes)`` are
+    those of the base method that gave ``z``: TCA on top takes certainty from them and corrects them.
     """
     began = time.perf_counter()
     adapter = method.adapter(classifier)

@@ -1,13 +1,10 @@
-"""The evaluation: a data set in, a record out (:class:`clip_tca.results.schema.EvaluationRecord`).
-
-Everything that changes from run to run is in the record's ``cost``.
-"""
+"""The evaluation: a data set in, a record out. Everything that changes from run to run is in its ``cost``."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -127,11 +124,12 @@ def evaluate(
         if profile and embedded.pictures is None:
             why = "holds embeddings only, and plain CLIP is timed on images; leave it out"
             raise ValueError(f"profile: {dataset} {why}")
-        shown = embedded.mixed() if mix_domains else embedded
-        runs = BaseRuns(shown, device, batch_size, source.workers, source.progress, setting)
-        chosen = _suitable(specs, runs, methods) if EVERY in methods else specs
-        places = _places(embedded) if mix_domains else None
-        return Measurement(chosen, runs, drawing, protocol, places, predictions is not None, on_domain)
+        runs = BaseRuns(
+            embedded.mixed() if mix_domains else embedded, device, batch_size, source.workers, source.progress, setting
+        )
+        suitable = _suitable(specs, runs, methods) if EVERY in methods else specs
+        ranges = _ranges(embedded) if mix_domains else None
+        return Measurement(suitable, runs, drawing, protocol, ranges, predictions is not None, on_domain)
 
     def arrived(embedded: Embedded, domain: str) -> None:
         begun.extend([] if begun else [begin(embedded)])
@@ -146,6 +144,8 @@ def evaluate(
             measurement.run(domain, seeds)
     measurement.sort()
     about, runs, specs = embedded.about, measurement.runs, measurement.specs
+    peaks = peak_memory(device)
+    peaks["resident"] = max(peaks["resident"] or 0, PeakMemory.of_process) or None
     record: EvaluationRecord = {
         "schema_version": SCHEMA_VERSION,
         "dataset": about["dataset"],
@@ -161,11 +161,7 @@ def evaluate(
         "rows": measurement.rows,
         "versions": versions(),
         "commit": commit(),
-        "cost": {
-            **about["cost"],
-            "methods": measurement.method_costs(profile),
-            "peak_memory_bytes": peak_memory(device),
-        },
+        "cost": {**about["cost"], "methods": measurement.method_costs(profile), "peak_memory_bytes": peaks},
     }
     if predictions is not None:
         write_table(locate(predictions), measurement.table(embedded))
@@ -176,21 +172,18 @@ def evaluate(
 
 @dataclass
 class Measurement:
-    """Runs every method on what is drawn of each domain, or of the mixture that has domains in these ``places``.
-
-    It leaves ``rows`` of the record, ``costs``, and ``predictions`` of seed 0: classes ``(n,)`` by method and domain,
-    in the order of the domain, −1 where an image was not seen; with ``keep_logits`` also the ``logits`` ``(n, c)``.
-    """
+    """Runs every method on what is drawn of each domain, or of the mixture of all."""
 
     specs: list[MethodSpec]
     runs: BaseRuns
     stream: Stream
     protocol: Protocol
-    places: dict[str, range] | None = None
+    ranges: dict[str, range] | None = None  # where in the mixture each domain is
     keep_logits: bool = False
     on_domain: Callable[[str, dict[str, float]], None] | None = None
     rows: list[ResultRow] = field(default_factory=list, init=False)
     costs: dict[str, list[Cost]] = field(default_factory=dict, init=False)
+    # Of seed 0 by method and domain: classes (n,), −1 where an image was not seen, and logits (n, c).
     predictions: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
     logits: dict[tuple[str, str], Tensor] = field(default_factory=dict, init=False)
 
@@ -206,13 +199,13 @@ class Measurement:
                     self._add(spec, domain, seed, draw, outputs.get(spec.base or ""))
                     progress.update()
         if self.on_domain is not None:
-            for name in self.places or [domain]:
+            for name in self.ranges or [domain]:
                 rows = [row for row in self.rows if row["domain"] == name]
                 methods = dict.fromkeys(row["method"] for row in rows)
                 self.on_domain(name, {m: fmean(row["accuracy"] for row in rows if row["method"] == m) for m in methods})
 
     def sort(self) -> None:
-        domains = list(self.places or self.runs.embedded.data.domains)
+        domains = list(self.ranges or self.runs.embedded.data.domains)
         self.rows.sort(key=lambda row: (domains.index(row["domain"]), row["seed"]))
 
     def method_costs(self, profile: bool) -> dict[str, MethodCost]:
@@ -229,10 +222,10 @@ class Measurement:
     def _draw(self, domain: str, seed: int) -> Draw:
         runs, labels = self.runs, self.runs.embedded.data.domains[domain][1]
         draw = self.stream.draw(labels, seed, runs.setting, self.protocol, runs.batch)
-        for name, place in (self.places or {domain: range(len(labels))}).items():
-            if not bool(_within(draw.drawn, place).any()):
+        for name, indices in (self.ranges or {domain: range(len(labels))}).items():
+            if not bool(_within(draw.drawn, indices).any()):
                 raise ValueError(f"{name}: no image was drawn of it; draw more classes, or leave out --mix-domains")
-            if not bool(_within(draw.seen, place).any()):
+            if not bool(_within(draw.seen, indices).any()):
                 raise ValueError(
                     f"{name}: {len(draw.drawn)} images make no batch of {runs.batch}, so protocol {self.protocol!r} "
                     "keeps none; use a smaller --batch-size, or --protocol full"
@@ -246,30 +239,31 @@ class Measurement:
         z, logits = (embeddings[draw.seen].to(g.device), None) if base is None else (base.z, base.logits)
         with PeakMemory(g.device) as memory, warnings_about(domain):
             prediction = predict(spec, g, z, labels.to(g.device), self.runs.setting, draw.sizes, logits)
-        of_base = (0.0, None, False) if base is None else (base.seconds, base.memory, base.embeds)
-        cost = Cost(len(labels), prediction.adapting, prediction.predicting, memory.peak, *of_base)
+        cost = Cost(len(labels), prediction.adapting, prediction.predicting, memory.peak)
+        if base is not None:
+            cost = replace(cost, base_seconds=base.seconds, base_memory=base.memory, embeds=base.embeds)
         self.costs.setdefault(spec.name, []).append(cost)
         scores, adapter = Scores.of(prediction.logits, labels), prediction.adapter
         predicted = torch.full((len(all_labels),), -1)
         predicted[draw.seen] = scores.predicted
-        kept = torch.zeros((len(all_labels), g.n_classes)) if self.keep_logits and seed == 0 else None
-        if kept is not None:
-            kept[draw.seen] = prediction.logits.float().cpu()
+        all_logits = torch.zeros((len(all_labels), g.n_classes)) if self.keep_logits and seed == 0 else None
+        if all_logits is not None:
+            all_logits[draw.seen] = prediction.logits.float().cpu()
         before = None if adapter is None else class_scores(g, z, logits).argmax(dim=1).cpu()
         zero_shot = class_scores(g, embeddings[draw.seen].to(g.device), None).argmax(dim=1).cpu()
         classes = self.runs.embedded.about["data"]["classes"]
-        for name, place in (self.places or {domain: range(len(all_labels))}).items():
-            inside = _within(draw.seen, place)
-            divided_by = divisor(int(_within(draw.drawn, place).sum()), int(inside.sum()), self.protocol)
+        for name, indices in (self.ranges or {domain: range(len(all_labels))}).items():
+            inside = _within(draw.seen, indices)
+            divided_by = divisor(int(_within(draw.drawn, indices).sum()), int(inside.sum()), self.protocol)
             row = result_row(spec, name, seed, scores[inside], labels[inside], classes, divided_by)
             row["changed"] = int((scores.predicted[inside] != zero_shot[inside]).sum())
             if adapter is not None and before is not None:
                 row["diagnosis"] = diagnose(adapter, before[inside], scores.predicted[inside])
             self.rows.append(row)
             if seed == 0:
-                self.predictions[spec.name, name] = predicted[place.start : place.stop]
-            if kept is not None:
-                self.logits[spec.name, name] = kept[place.start : place.stop]
+                self.predictions[spec.name, name] = predicted[indices.start : indices.stop]
+            if all_logits is not None:
+                self.logits[spec.name, name] = all_logits[indices.start : indices.stop]
 
     def table(self, embedded: Embedded) -> pd.DataFrame:
         """The predictions of seed 0, a row for each method and image that it saw, with the true labels."""
@@ -288,11 +282,11 @@ class Measurement:
         return pd.concat(parts, ignore_index=True)
 
 
-def _within(indices: Tensor, place: range) -> Tensor:
-    return (indices >= place.start) & (indices < place.stop)
+def _within(images: Tensor, indices: range) -> Tensor:
+    return (images >= indices.start) & (images < indices.stop)
 
 
-def _places(embedded: Embedded) -> dict[str, range]:
+def _ranges(embedded: Embedded) -> dict[str, range]:
     ends = accumulate((len(labels) for _, labels in embedded.data.domains.values()), initial=0)
     return {name: range(*bounds) for name, bounds in zip(embedded.data.domains, pairwise(ends), strict=True)}
 

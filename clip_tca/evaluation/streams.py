@@ -1,22 +1,19 @@
 """Streams and protocols: the images of a run, their order and batches, and the divisor of the accuracy.
 
-Protocols: ``full`` counts every image. ``watt`` shuffles, never sees the last incomplete batch and still divides by all
-images (so 100 % is out of reach). ``kept`` drops that batch too, and divides by the images seen.
+Protocols: ``full`` counts every image. ``watt`` never sees the last incomplete batch and still divides by all images.
+``kept`` drops that batch too, and divides by the images seen.
 
 Labels are used to draw the stream; methods never see them. A draw depends only on the labels, the seed and the options,
-so it is the same for every method. The kinds are those of StatA (Zanella et al., CVPR 2025; appendix and
-``sampler.py``):
+so it is the same for every method. The kinds are those of StatA (Zanella et al., CVPR 2025; its ``sampler.py``):
 
-``iid`` shuffles. ``sorted`` shows class after class, the classes in a random order (StatA's *separate*).
-``dirichlet:GAMMA`` splits each class over slots in shares drawn from a symmetric Dirichlet(γ), and shows slot after
-slot, each shuffled; there are as many slots as whole batches, at most one for each class. With a smaller γ, more
-images of a class come together.
+``iid`` shuffles. ``sorted`` shows class after class, the classes in a random order. ``dirichlet:GAMMA`` splits each
+class over slots in shares drawn from a symmetric Dirichlet(γ), and shows slot after slot, each shuffled; there are as
+many slots as whole batches, at most one for each class. With a smaller γ, more images of a class come together.
 
-``classes_present`` K (or A to B, drawn each time) limits the classes: those of each batch in the settings that have
-batches, those of the whole set in the transductive setting. StatA draws such batches independently, so that images
-recur; here each image comes once, until none is left: batches are smaller where the drawn classes have fewer images,
-and the last ones have fewer classes. ``long_tail`` R keeps n₀ · R^(−i/(C−1)) images of class i of C, at least one, the
-classes in a random order (Cui et al., CVPR 2019); n₀ is as large as all classes allow.
+``classes_present`` K (or A to B, drawn each time) limits the classes of each batch, or of the whole set in the
+transductive setting. StatA draws such batches independently, so images recur; here each image comes once, so the last
+batches are smaller and have fewer classes. ``long_tail`` R keeps n₀ · R^(−i/(C−1)) images of class i of C, at least
+one, the classes in a random order (Cui et al., CVPR 2019); n₀ is as large as all classes allow.
 """
 
 from __future__ import annotations
@@ -46,10 +43,7 @@ def divisor(images: int, seen: int, protocol: Protocol) -> int:
 
 @dataclass(frozen=True)
 class Draw:
-    """Indices of the images drawn, in their order, and the sizes of the batches in which the first of them are seen.
-
-    With the protocols that drop the last batch, its images are drawn and not seen.
-    """
+    """Indices of the images drawn, and the sizes of the batches that are seen: a protocol may drop the last batch."""
 
     drawn: Tensor
     sizes: list[int]
@@ -113,10 +107,10 @@ class Stream:
             batches = _few_classes(shuffled.numpy(), truth, self.classes_present, batch, random)
             return Draw(torch.from_numpy(np.concatenate(batches)), [len(part) for part in batches])
         if self.kind != "iid":
-            place = random.permutation(int(truth.max()) + 1)[truth]  # of each image's class in a random order
+            slots = random.permutation(int(truth.max()) + 1)[truth]  # a slot for each class, in a random order
             if self.gamma is not None:
-                place = _slots(truth, pool.numpy(), self.gamma, batch, random)
-            shuffled = shuffled[torch.from_numpy(np.argsort(place[shuffled.numpy()], kind="stable"))]
+                slots = _slots(truth, pool.numpy(), self.gamma, batch, random)
+            shuffled = shuffled[torch.from_numpy(np.argsort(slots[shuffled.numpy()], kind="stable"))]
         seen = len(shuffled) if protocol == "full" else len(shuffled) // batch * batch
         return Draw(shuffled, [min(batch, seen - start) for start in range(0, seen, batch)])
 
@@ -153,12 +147,12 @@ def long_tail_counts(available: list[int], ratio: float) -> list[int]:
 def _slots(truth: np.ndarray, pool: np.ndarray, gamma: float, batch: int, random: np.random.Generator) -> np.ndarray:
     """For each image ``(n,)`` of the pool its slot, for others 0."""
     classes = np.unique(truth[pool])
-    slots = max(1, min(len(pool) // batch, len(classes)))
-    place = np.zeros(len(truth), dtype=np.int64)
+    count = max(1, min(len(pool) // batch, len(classes)))
+    slots = np.zeros(len(truth), dtype=np.int64)
     for label in classes:
         members = random.permutation(pool[truth[pool] == label])
-        place[members] = slots_of(len(members), random.dirichlet([gamma] * slots))
-    return place
+        slots[members] = slots_of(len(members), random.dirichlet([gamma] * count))
+    return slots
 
 
 def _few_classes(

@@ -242,7 +242,7 @@ def side_tables(record: EvaluationRecord) -> list[Table]:
         relative, memory = f"{total / plain:.2f}" if plain else "", cost["base_memory_bytes"]
         lines.append([name, f"{1000 * total:.2f}", relative, "" if memory is None else f"{memory / 1e6:.0f}"])
     head = ["method", "ms/image", "of plain CLIP", "extra memory, MB"]
-    notes = ["Extra memory is the peak above what was in use before; on a CPU it is sampled from resident memory."]
+    notes = ["Extra memory is the peak above what was in use before; on a CPU it is resident memory."]
     return [Table([f"Cost at batch {record['batch_size']}; decoding included."], head, [("cost", lines)], notes)]
 
 
