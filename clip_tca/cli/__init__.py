@@ -36,9 +36,6 @@ COMMANDS = {
 """Where the options of each command are added, and what it does, as ``--help`` lists them."""
 
 
-ENDED = "clip-tca: ended by SIGTERM\n"
-
-
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser of ``clip-tca``, or of ``only`` one command: the others then have names but no options.
 
@@ -121,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = None
     try:
         if threading.current_thread() is threading.main_thread():
-            before, sys.unraisablehook = signal.signal(signal.SIGTERM, _end), _unraisable
+            before = signal.signal(signal.SIGTERM, _end)
         status: int = options.run(options)
         sys.stdout.flush()
         return status
@@ -129,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("clip-tca: interrupted", file=sys.stderr)
         return 130
     except Terminated:
-        sys.stderr.write(ENDED)
+        print("clip-tca: ended by SIGTERM", file=sys.stderr)
         return 128 + signal.SIGTERM
     except BrokenPipeError:  # the reader of our output has gone: point stdout elsewhere, or Python complains at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -146,32 +143,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
-            sys.unraisablehook = sys.__unraisablehook__
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
-    """Handle SIGTERM: clean up on the way out.
-
-    ``timeout`` sends it twice, and to the processes that decode too. Both are ignored from here on, because torch would
-    print a trace for each process that has ended. While torch is imported, there is nothing to clean up, and its C++
-    code would answer an exception by aborting with a trace.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
-        os.write(2, ENDED.encode())
-        os._exit(128 + signal.SIGTERM)
-    if hasattr(signal, "SIGCHLD"):  # with SIG_DFL, Python would complain of a signal that came a moment before
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ``timeout`` sends it twice
+    if hasattr(signal, "SIGCHLD"):  # and to processes that decode, of which torch would complain
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     raise Terminated
 
 
-def _unraisable(found: Any) -> None:
-    if found.exc_type is Terminated:
-        signal.signal(signal.SIGTERM, _end)
-        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    else:
-        sys.__unraisablehook__(found)
-
-
 class Terminated(SystemExit):
-    """The process received SIGTERM."""
+    """The process received SIGTERM: clean up on the way out."""

@@ -133,7 +133,6 @@ def check_words(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Adapt, and print a summary."""
     check_words(options)
-    shared.check_inputs(options)
     shared.check_output(options.save_state, "save_state")
     from clip_tca.bulk.run import Run
     from clip_tca.bulk.shards import open_embeddings
@@ -143,24 +142,25 @@ def run(options: argparse.Namespace) -> int:
     device = choose_device(options.device)
     source = open_embeddings(address(options.embeddings, options), options.column)
     adapter, given = read_adapter(options, device)
+    labels = None if options.labels is None else read_labels(locate(options.labels), given.classifier.n_classes).numpy()
     job = Run(
-        source,
-        adapter,
-        given,
-        type(adapter).__name__ if options.load_state else options.method or DEFAULT,
-        device,
-        None if options.output is None else locate(address(options.output, options)),
-        options.write,
-        options.dtype,
-        options.names,
-        None if options.labels is None else read_labels(locate(options.labels), given.classifier.n_classes).numpy(),
-        options.drop_bad_rows,
-        options.overwrite,
-        options.fit_rows,
-        options.batch_size if options.online else None,
-        options.ray,
-        options.device != "cpu",
-        not options.quiet,
+        source=source,
+        adapter=adapter,
+        given=given,
+        method=type(adapter).__name__ if options.load_state else options.method or DEFAULT,
+        device=device,
+        target=None if options.output is None else locate(address(options.output, options)),
+        kinds=options.write,
+        dtype=options.dtype,
+        names=options.names,
+        labels=labels,
+        drop_bad_rows=options.drop_bad_rows,
+        overwrite=options.overwrite,
+        fit_rows=options.fit_rows,
+        batch=options.batch_size if options.online else None,
+        ray=options.ray,
+        gpus=options.device != "cpu",
+        shown=not options.quiet,
     )
     job.check()
     results = job.adapt()

@@ -30,10 +30,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Encode, and print how many images there are."""
-    shared.check_output(options.output)
-    if options.output is not None and not options.output.endswith(".safetensors"):
-        raise ValueError(f"output: {options.output}; its name must end with .safetensors")
-    shared.check_inputs(options)
+    shared.check_output(options.output, suffixes=(".safetensors",))
     from clip_tca.evaluation.inputs import Inputs
 
     embedded = Inputs(options.dataset, ray=options.ray, **shared.inputs(options)).embed()

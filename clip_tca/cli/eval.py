@@ -26,6 +26,7 @@ from clip_tca.core.folders import resource
 from clip_tca.core.progress import Progress, announce
 from clip_tca.core.remote import Location, locate
 from clip_tca.methods.registry import ALLOWED, DEFAULT_METHODS, GROUPS, METHODS
+from clip_tca.results.predictions import SUFFIXES as TABLES
 from clip_tca.results.schema import PROTOCOLS, SETTINGS, EvaluationRecord
 
 if sys.version_info >= (3, 11):
@@ -123,8 +124,7 @@ def run(options: argparse.Namespace) -> int:
     if intervals and metrics not in ([], ["accuracy"]):
         options.parser.error(f"--intervals: they are of accuracy; leave out --metric {','.join(metrics)}")
     for each in runs:
-        shared.check_inputs(each)
-        shared.check_table(each.predictions, "predictions")
+        shared.check_output(each.predictions, "predictions", TABLES)
     with Progress(None, "loading PyTorch", "", not options.quiet):
         from clip_tca.core.files import write_text
         from clip_tca.evaluation.runner import evaluate

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
-from clip_tca.core.remote import is_url, locate
+from clip_tca.core.remote import locate
 from clip_tca.methods.registry import DEFAULT, METHODS
+from clip_tca.results.predictions import SUFFIXES as TABLES
 
 if TYPE_CHECKING:
     from clip_tca.labelling.change import Change
@@ -22,8 +23,7 @@ pictures together then corrects many labels that CLIP gets wrong on its own.
 PICTURES is a folder with anything below it, files, a glob pattern in quotes, a .zip or .tar archive, a Parquet file, a
 text file with one path per line, an address such as s3://bucket/folder, or demo for the bundled pictures."""
 
-MOST_CLASSES = 30
-"""Lines of the table of classes."""
+MOST_CLASSES = 30  # lines of the table of classes
 
 ASK = "--ask 40 --overwrite asks you about forty of the changed pictures and estimates what adaptation gained or lost"
 
@@ -37,13 +37,10 @@ def add(command: argparse.ArgumentParser) -> None:
     add("--classes", metavar="NAMES|FILE", help='"dog, cat, horse", or a file with one class per line')
     add("--output", "-o", metavar="FILE", help=".csv, .parquet or .json: a row for each picture")
     add("--html", metavar="FILE", help="write a page with the pictures: what changed, the least certain, every class")
-    ask = "write a page that asks you what N of the changed pictures show, such as 40"
-    add("--ask", type=shared.positive, metavar="N", help=f"{ask}: ask.html, or beside -o FILE")
-    add(
-        "--answers",
-        metavar="FILE",
-        help="the answers that page saved: print how accuracy changed, with a 95 %% interval",
-    )
+    ask = "write a page that asks you what N of the changed pictures show, such as 40: ask.html, or beside -o FILE"
+    add("--ask", type=shared.positive, metavar="N", help=ask)
+    answers = "the answers that page saved: print how accuracy changed, with a 95 %% interval"
+    add("--answers", metavar="FILE", help=answers)
     add("--overwrite", action="store_true", help="replace files that exist")
     add("--top", type=shared.positive, default=0, metavar="K", help="also write the K most probable classes")
     review = "leave uncertain pictures without a label, so that at most this share of the others should be wrong"
@@ -73,9 +70,11 @@ def run(options: argparse.Namespace) -> int:
     if options.undo is not None:
         return take_back(Path(options.undo))
     check(options)
+    from clip_tca.labelling.change import estimate_change, read_answers
     from clip_tca.labelling.label import run_labelling
 
-    found = run_labelling(
+    answers = None if options.answers is None else read_answers(options.answers)
+    labelling = run_labelling(
         options.pictures or None,
         options.classes,
         method=options.method,
@@ -85,67 +84,52 @@ def run(options: argparse.Namespace) -> int:
         by_domain=options.by_domain,
         **shared.inputs(options),
     )
-    change = None
-    if options.answers is not None:
-        from clip_tca.labelling.change import estimate_change, read_answers
-
-        change = estimate_change(found.table, read_answers(options.answers))
-    written = write(options, found)  # after the answers: wrong ones are noticed before anything is written
+    change = None if answers is None else estimate_change(labelling.table, answers)
+    written = write(options, labelling)  # after the answers: wrong ones are noticed before anything is written
     estimate = [] if change is None else [estimate_line(change), ""]
-    asked = next_step(options) if options.ask is not None and found.table["changed"].any() else ""
-    print("\n".join([*estimate, *summary(found), *written, *trust_lines(found, change, asked)]))
+    asked = next_step(options) if options.ask is not None and labelling.table["changed"].any() else ""
+    print("\n".join([*estimate, *summary(labelling), *written, *trust_lines(labelling, change, asked)]))
     return 0
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise, before torch is imported, for words that can't work."""
+    """Raise, before any work, for options that can't work."""
     if not options.pictures and options.hub_id is None:
         options.parser.error("PICTURES or --hub-id is needed")
     if options.classes is None and options.pictures != ["demo"]:
         options.parser.error('--classes is needed: "dog, cat, horse", or a file with one class per line')
-    for path in options.pictures:
-        if not is_url(path) and path != "demo" and not set(path) & set("*?[") and not Path(path).expanduser().exists():
-            raise FileNotFoundError(f"pictures: {path} is not a file or folder; check its name")
-    shared.check_table(options.output, "output")
-    shared.check_inputs(options)
-    shared.check_new(options.output, options.overwrite)
-    shared.check_new(options.html, options.overwrite, "html")
+    shared.check_output(options.output, "output", TABLES, options.overwrite)
+    shared.check_output(options.html, "html", (), options.overwrite)
     if options.ask is not None:
-        shared.check_new(ask_file(options), options.overwrite, "ask")
-    if options.answers is not None and not is_url(options.answers) and not Path(options.answers).is_file():
-        raise FileNotFoundError(f"answers: {options.answers}: no such file; save it from the page that --ask wrote")
-    if options.sort_into is not None and is_url(options.sort_into):
-        raise ValueError(f"sort into: {options.sort_into} is in a store; name a folder of this machine")
+        shared.check_output(ask_file(options), "ask", (), options.overwrite)
     if options.sort_into is not None:
-        folder = Path(options.sort_into)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            from clip_tca.labelling.sorting import check_folder
+        from clip_tca.labelling.sorting import check_folder
 
-            check_folder(folder)
+        check_folder(options.sort_into)
 
 
-def write(options: argparse.Namespace, found: Labelling) -> list[str]:
+def write(options: argparse.Namespace, labelling: Labelling) -> list[str]:
     """Write what was asked for; a line about each."""
     lines = []
     if options.output is not None:
         from clip_tca.results.predictions import write_table
 
-        write_table(locate(options.output), found.table)
+        write_table(locate(options.output), labelling.table)
         lines.append(f"written: {options.output}")
     if options.html is not None:
         from clip_tca.core.files import write_text
         from clip_tca.labelling.page import page
 
-        write_text(locate(options.html), page(found))
+        write_text(locate(options.html), page(labelling))
         lines.append(f"written: {options.html} (open it in a browser)")
     if options.ask is not None:
-        lines.append(write_questions(options, found))
+        lines.append(write_questions(options, labelling))
     if options.sort_into is not None:
         from clip_tca.labelling.sorting import UNDO, sort_into
 
-        domains = found.pictures.domains.values()
+        domains = labelling.pictures.domains.values()
         pictures = [domain.picture(i) for domain in domains for i in range(len(domain))]
-        names, labels = found.table["file"].tolist(), found.table["label"].tolist()
+        names, labels = labelling.table["file"].tolist(), labelling.table["label"].tolist()
         count = sort_into(Path(options.sort_into), names, pictures, labels, options.copy)
         lines.append(f"sorted: {counted(count, 'picture')} into {options.sort_into}, with the list {UNDO}")
         lines.append(f"  to undo it: clip-tca label --undo {options.sort_into}")
@@ -159,14 +143,14 @@ def ask_file(options: argparse.Namespace) -> str:
     return "ask.html" if options.output is None else f"{options.output.rpartition('.')[0]}.ask.html"
 
 
-def write_questions(options: argparse.Namespace, found: Labelling) -> str:
+def write_questions(options: argparse.Namespace, labelling: Labelling) -> str:
     """Write the page of ``--ask``; a line about it."""
     from clip_tca.core.files import write_text
     from clip_tca.labelling.page import ask_page
 
-    if not found.table["changed"].any():
+    if not labelling.table["changed"].any():
         return "Nothing to ask: no label changed."
-    text, asked = ask_page(found, options.ask, "answers.csv")
+    text, asked = ask_page(labelling, options.ask, "answers.csv")
     write_text(locate(ask_file(options)), text)
     return f"written: {ask_file(options)} asks about {asked} of the changed pictures"
 
@@ -193,31 +177,31 @@ def take_back(folder: Path) -> int:
 # -- on the screen -----------------------------------------------------------------------------------------------------
 
 
-def summary(found: Labelling) -> list[str]:
+def summary(labelling: Labelling) -> list[str]:
     """How many pictures, and the classes before and after."""
     from clip_tca.labelling.label import FEW
 
-    table, count = found.table, len(found.table)
+    table, count = labelling.table, len(labelling.table)
     review = int(table.get("review", table["changed"] & False).sum())
-    model = found.embedded.about["model"]
-    lines = [f"{counted(count, 'picture')}, {len(found.classes)} classes; model {model['model'] if model else ''}."]
-    if found.pictures.ignored:
-        some = ", ".join(found.pictures.ignored[:3])
-        lines.append(f"left out: {counted(len(found.pictures.ignored), 'file')} of another kind, such as {some}")
-    if left_out := found.embedded.about["data"]["left_out"]:
+    model = labelling.embedded.about["model"]
+    lines = [f"{counted(count, 'picture')}, {len(labelling.classes)} classes; model {model['model'] if model else ''}."]
+    if labelling.pictures.ignored:
+        some = ", ".join(labelling.pictures.ignored[:3])
+        lines.append(f"left out: {counted(len(labelling.pictures.ignored), 'file')} of another kind, such as {some}")
+    if left_out := labelling.embedded.about["data"]["left_out"]:
         lines.append(f"left out: {counted(left_out, 'picture')} that can't be read")
     if count < FEW:
         lines.append(f"Fewer than {FEW} pictures: there is little to adapt to, so expect few changes.")
-    lines += ["", *class_lines(found), ""]
+    lines += ["", *class_lines(labelling), ""]
     if review:
         lines.append(f"For you to look at: {counted(review, 'picture')}. The other {count - review} have a label.")
     return lines
 
 
-def class_lines(found: Labelling) -> list[str]:
+def class_lines(labelling: Labelling) -> list[str]:
     """Classes with their counts before and after; of many, those that changed most."""
-    before, after = (column.value_counts() for column in (found.table["zero_shot"], found.proposed))
-    rows = [(name, int(before.get(name, 0)), int(after.get(name, 0))) for name in found.classes]
+    before, after = (column.value_counts() for column in (labelling.table["zero_shot"], labelling.proposed))
+    rows = [(name, int(before.get(name, 0)), int(after.get(name, 0))) for name in labelling.classes]
     shown = sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:MOST_CLASSES] if len(rows) > MOST_CLASSES else rows
     width = max(map(len, [name for name, *_ in shown] + ["class"]))
     lines = [f"{'class':{width}}  before   after", *(f"{name:{width}}  {a:6d}  {b:6d}" for name, a, b in shown)]
@@ -230,20 +214,20 @@ def estimate_line(change: Change) -> str:
     return f"By {counted(change.answered, 'answer')}{left_out}, accuracy changed by {change}."
 
 
-def trust_lines(found: Labelling, change: Change | None = None, asked: str = "") -> list[str]:
+def trust_lines(labelling: Labelling, change: Change | None = None, asked: str = "") -> list[str]:
     """How many labels changed, the verdict, by the answers if there are some, and what to do next, or ``asked``."""
     from clip_tca.explanation import Finding, closing_lines
 
-    if found.method == "zero-shot":
+    if labelling.method == "zero-shot":
         return []
-    places = [domain for domain, (z, _) in found.embedded.data.domains.items() for _ in z]
-    parts = found.table["changed"].groupby(places, sort=False)
-    findings = {name: Finding(part.sum(), len(part), found.trust.get(name)) for name, part in parts}
+    domains = [domain for domain, (z, _) in labelling.embedded.data.domains.items() for _ in z]
+    parts = labelling.table["changed"].groupby(domains, sort=False)
+    findings = {name: Finding(part.sum(), len(part), labelling.trust.get(name)) for name, part in parts}
     if change is None:
-        lines = closing_lines(found.method, findings, ASK, "labels")
+        lines = closing_lines(labelling.method, findings, ASK, "labels")
         return [*lines[:-1], asked] if asked else lines
     findings = {"": Finding(change.changed, change.pictures, change.says)}
     more = change.answered + change.unknown < change.changed
     ask = "--ask with more pictures narrows the interval" if more else "you answered about every changed picture"
-    lines = closing_lines(found.method, findings, ask, "labels")
+    lines = closing_lines(labelling.method, findings, ask, "labels")
     return [line.replace("by the labels", "by your answers") for line in lines]

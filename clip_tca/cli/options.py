@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from clip_tca.core.checks import check_whole, not_among
-from clip_tca.core.remote import Location, is_url, locate
+from clip_tca.core.checks import not_among
+from clip_tca.core.remote import Location, locate
 from clip_tca.datasets.registry import BENCHMARKS
-from clip_tca.results.predictions import SUFFIXES as TABLES
 from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")
-SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".txt": "table"}
-"""How the name of a result may end, and the format that means."""
+SUFFIXES = {".json": "json", ".csv": "csv", ".md": "markdown", ".tex": "latex", ".txt": "table"}  # with their formats
 
 COLUMNS = ("image_column", "label_column", "domain_column")
 DATA = ("data_dir", "hub_id", "revision", *COLUMNS, "domains", "corruptions", "severities", "corrupt")
@@ -53,6 +50,13 @@ def number(text: str) -> float:
         if 0 < (value := float(text)) < float("inf"):
             return value
     raise argparse.ArgumentTypeError(f"{text!r}; a positive number is needed, such as 100")
+
+
+def count_or_auto(text: str) -> str:
+    """``auto``, or a whole number of at least 1."""
+    if text != "auto" and (not text.isdecimal() or int(text) < 1):
+        raise argparse.ArgumentTypeError(f"{text!r}; auto or a whole number of at least 1 is needed")
+    return text
 
 
 def share(text: str) -> float:
@@ -135,7 +139,10 @@ def add_quiet(command: argparse.ArgumentParser) -> None:
 def add_method(group: argparse._ArgumentGroup) -> None:
     """Options of the adapters."""
     group.add_argument(
-        "--k", metavar="N|auto", help="images that linear-tca aligns to, or the k of another method (default: auto)"
+        "--k",
+        type=count_or_auto,
+        metavar="N|auto",
+        help="images that linear-tca aligns to, or the k of another method (default: auto)",
     )
     group.add_argument(
         "--shares",
@@ -180,8 +187,8 @@ def read_shares(path: Location) -> list[float] | dict[str, float]:
     try:
         text = path.read_text(encoding="utf-8-sig")
         if path.suffix == ".json":
-            found: list[float] | dict[str, float] = json.loads(text)
-            return found
+            shares: list[float] | dict[str, float] = json.loads(text)
+            return shares
         lines = [re.split(r"[,;\t]", line) for line in text.splitlines() if line.strip()]
         if all(len(line) == 1 for line in lines):
             return [float(number) for (number,) in lines]
@@ -230,65 +237,32 @@ def given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
-def check_inputs(options: argparse.Namespace) -> None:
-    """Raise, before torch is imported, if a local file does not exist or k is not a number."""
-    named = vars(options)
-    for name in ("dataset", "data_dir", "text", "head", "labels", "class_names"):
-        path = named.get(name)
-        if path and path not in ("raw", "clean", *DATASETS) and not is_url(path) and not Path(path).exists():
-            raise FileNotFoundError(f"{name.replace('_', ' ')}: {path} is not a file or folder; check its name")
-    path = named.get("embeddings")
-    if path and not is_url(path) and not Path(path).exists() and not glob.glob(path):
-        raise FileNotFoundError(f"{path}: no such file, folder or pattern; check its name")
-    for name in ("state", "load_state"):
-        path = named.get(name)
-        if path and path.count("/") != 1 and not is_url(path) and not Path(path).exists():  # OWNER/NAME is a hub id
-            raise FileNotFoundError(f"{path}: no such file or folder; check its name")
-    if named.get("k") is not None:
-        check_whole("k", parse_value(named["k"]), also="auto")
-
-
-def check_output(output: str | Path | None, option: str = "output") -> None:
+def check_output(
+    output: str | Path | None, option: str = "output", suffixes: Sequence[str] = (), overwrite: bool = True
+) -> None:
     """Raise ValueError, before any work, if a result could not be written to ``output``."""
     if output is None:
         return
-    if is_url(output):
-        locate(str(output)).exists()  # asks the store, which may not know us
-        return
-    path = Path(output).absolute()
-    if path.is_dir():
-        raise ValueError(f"{option}: {output} is a folder; name a file in it")
-    if path.exists() and not path.is_file():
-        return  # a pipe or a device
-    try:
-        tempfile.TemporaryFile(dir=path.resolve().parent).close()
-    except OSError as error:
-        reason = error.strerror or error
-        raise ValueError(f"{option}: {output} can't be written ({reason}); name a file in a writable folder") from None
-
-
-def check_table(output: str | None, option: str) -> None:
-    """Raise ValueError, before any work, if a table of pictures could not be written to ``output``."""
-    if output is not None and not output.lower().endswith(TABLES):
-        raise ValueError(f"{option}: {output}; its name must end with {', '.join(TABLES)}")
-    check_output(output, option)
-
-
-def check_new(output: str | None, overwrite: bool, option: str = "output") -> None:
-    """Raise ValueError, before any work, if ``output`` can't be written, or exists and may not be replaced."""
-    check_output(output, option)
-    if output is not None and not overwrite and (path := locate(output)).is_file():
+    path = locate(str(output))
+    if suffixes and (path.is_file() or not path.exists()) and path.suffix.lower() not in suffixes:
+        raise ValueError(f"{option}: {path}; its name must end with {', '.join(suffixes)}")
+    if not overwrite and path.is_file():
         raise ValueError(f"{option}: {path} exists; name another file, or add --overwrite")
+    if not isinstance(path, Path):
+        path.exists()  # asks the store, which may not know us
+    elif path.is_dir():
+        raise ValueError(f"{option}: {path} is a folder; name a file in it")
+    elif path.is_file() or not path.exists():  # and no pipe or device
+        try:
+            tempfile.TemporaryFile(dir=path.resolve().parent).close()
+        except OSError as error:
+            why = error.strerror or error
+            raise ValueError(f"{option}: {path} can't be written ({why}); name a file in a writable folder") from None
 
 
 def check_result(options: argparse.Namespace) -> None:
-    """Raise ValueError, before any work, if :func:`deliver` could not write to ``--output``."""
-    if options.output is not None and options.format is None:
-        path = locate(options.output)
-        is_file = path.is_file() or not path.exists()  # and not a pipe or a device
-        if is_file and path.suffix.lower() not in SUFFIXES:
-            raise ValueError(f"output: {path}; its name must end with {', '.join(SUFFIXES)}, or give --format")
-    check_new(options.output, options.overwrite)
+    """The same for a result that :func:`deliver` writes."""
+    check_output(options.output, "output", () if options.format else tuple(SUFFIXES), options.overwrite)
 
 
 def deliver(options: argparse.Namespace, text: Callable[[str], str]) -> None:

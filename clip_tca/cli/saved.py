@@ -73,7 +73,6 @@ def add_explain(command: argparse.ArgumentParser) -> None:
 
 def explain(options: argparse.Namespace) -> int:
     """Print a saved adapter or a record in plain words, and whether adaptation can be trusted."""
-    shared.check_inputs(options)
     path = locate(options.state)
     if path.is_file():
         with path.open("rb") as file:
@@ -106,7 +105,6 @@ def add_export(command: argparse.ArgumentParser) -> None:
 def export(options: argparse.Namespace) -> int:
     """Write a saved state as a linear classifier, and say what is in it."""
     shared.check_output(options.output)
-    shared.check_inputs(options)
     from clip_tca.adapters.export import export as write
     from clip_tca.adapters.state import from_pretrained
 

@@ -36,7 +36,6 @@ def run(options: argparse.Namespace) -> int:
             data = "" if study.needs_data else "; makes its own data"
             print(f"{name:14}{study.summary}\n{'':14}{study.paper}{data}")
         return 0
-    shared.check_inputs(options)
     from clip_tca.studies.frame import check_matplotlib, output_files, run_study, save_study
 
     study = study_class(options.name)

@@ -157,15 +157,18 @@ class Inputs(ImageSource):
         known = self.dataset if self.dataset in BENCHMARKS else None
         if self.ray is not None and self.device not in ("auto", "cpu"):
             raise ValueError(f"device: {self.device!r}, but Ray chooses the GPUs; give auto, or cpu for none")
-        load_prompts(self.prompts, (), known)  # cheap checks come before expensive work
+        self.check()  # cheap checks come before expensive work
+        load_prompts(self.prompts, (), known)
+        if self.class_names not in CLASS_NAMES:
+            read_classes(locate(self.class_names))
+        data = self.load() if self.is_local else None
         store = Store() if self.cache else None
         model = self.model or ("demo" if self.dataset == "demo" else MODEL)
         with Progress(None, f"loading {model}", "", self.progress):
             encoder = make_encoder(model, self.pretrained, self.device, self.precision, store)
-        self.check()
-        if not self.is_local:
+        if data is None:
             _ = encoder.identity  # a data set from the hub is the larger download
-        data = self.load()
+            data = self.load()
         head = self._head(encoder, data)
         names = self._readable(data.classes, head)
         embedder = Embedder(encoder, store, self.skip_bad, self.workers, progress=self.progress)

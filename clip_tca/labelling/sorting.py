@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import os
 import re
 import shutil
@@ -13,17 +14,18 @@ from pathlib import Path
 
 from clip_tca.core.files import write_text
 from clip_tca.core.folders import default_root
+from clip_tca.core.remote import is_url
 from clip_tca.datasets.pictures import Picture, content
 
-REVIEW = "review"
-"""The folder of pictures that have no label."""
-
-UNDO = "undo.csv"
-"""The list of what was made, in the folder that was sorted into: a path below it, and a mark of its content."""
+REVIEW = "review"  # the folder of pictures that have no label
+UNDO = "undo.csv"  # the list of links and copies, in the same folder: a path below it, and a mark of its content
 
 
-def check_folder(folder: Path) -> None:
-    """Raise ValueError unless ``folder`` is new or empty."""
+def check_folder(folder: str | Path) -> None:
+    """Raise ValueError unless ``folder`` is new or empty, and on this machine."""
+    if is_url(folder):
+        raise ValueError(f"sort into: {folder} is in a store; name a folder of this machine")
+    folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         undo = f"; or undo the last run: clip-tca label --undo {folder}" if (folder / UNDO).is_file() else ""
         raise ValueError(f"sort into: {folder} is not empty; name a new folder{undo}")
@@ -38,21 +40,21 @@ def sort_into(
     they are copied. The list for :func:`undo` is written first, so that a run that was killed can be undone too.
     """
     check_folder(folder)
-    homes = folder_names(sorted({label for label in labels if label}))
+    folders = folder_names(sorted({label for label in labels if label}))
+    targets: dict[str, str | Path | bytes] = {}
     taken: set[str] = set()
-    rows: list[tuple[str, str, Picture]] = []
     for name, picture, label in zip(names, pictures, labels, strict=True):
         if picture is not None:
-            place = _free(f"{homes.get(label, REVIEW)}/{_file_name(name, picture)}", name, taken)
-            rows.append((place, content(picture), picture))
+            targets[_free(f"{folders.get(label, REVIEW)}/{_file_name(name, picture)}", name, taken)] = picture
     folder.mkdir(parents=True, exist_ok=True)
-    listed = io.StringIO()
-    csv.writer(listed, lineterminator="\n").writerows([("made", "mark"), *((place, own) for place, own, _ in rows)])
-    write_text(folder / UNDO, listed.getvalue())
-    for place, _, picture in rows:
-        (folder / place).parent.mkdir(exist_ok=True)
-        _put(folder / place, picture, copy)
-    return len(rows)
+    text = io.StringIO()
+    rows = [("made", "mark"), *((target, content(picture)) for target, picture in targets.items())]
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    write_text(folder / UNDO, text.getvalue())
+    for target, picture in targets.items():
+        (folder / target).parent.mkdir(exist_ok=True)
+        _put(folder / target, picture, copy)
+    return len(targets)
 
 
 def undo(folder: Path) -> tuple[int, int]:
@@ -64,13 +66,13 @@ def undo(folder: Path) -> tuple[int, int]:
         rows = list(csv.DictReader(file))
     removed, kept = 0, 0
     for row in rows:
-        made = folder / (row.get("made") or "")
-        if not made.resolve().parent.is_relative_to(folder.resolve()) and not made.is_symlink():
+        target = folder / (row.get("made") or "")
+        if not target.resolve().parent.is_relative_to(folder.resolve()) and not target.is_symlink():
             raise ValueError(f"undo: {path} names {row.get('made')!r}, which is not in {folder}; the list was edited")
-        if made.is_symlink() or (made.is_file() and content(made) == row["mark"]):
-            made.unlink()
+        if target.is_symlink() or (target.is_file() and content(target) == row["mark"]):
+            target.unlink()
             removed += 1
-        elif made.exists():
+        elif target.exists():
             kept += 1
     for inner in {(folder / row["made"]).parent for row in rows}:
         with suppress(OSError):  # something else is in it
@@ -100,17 +102,15 @@ def _file_name(name: str, picture: Picture) -> str:
     return last if isinstance(picture, (str, Path)) or "." in last else f"{last}.png"
 
 
-def _free(place: str, name: str, taken: set[str]) -> str:
-    """``place``, or one with the folders of the picture in its name, or with a number, that is not taken yet."""
-    stem, suffix = os.path.splitext(place)
+def _free(target: str, name: str, taken: set[str]) -> str:
+    """``target``, or one with the folders of the picture in its name, or with a number, that is not taken yet."""
+    stem, suffix = os.path.splitext(target)
     parent = "_".join(re.split(r"[/\\]", name)[:-1])[-100:]
-    candidates = [place, f"{stem} ({parent}){suffix}"] if parent else [place]
-    number = 2
-    while (found := candidates.pop(0)).casefold() in taken:
-        candidates.append(f"{stem} ({number}){suffix}")
-        number += 1
-    taken.add(found.casefold())
-    return found
+    numbered = (f"{stem} ({number}){suffix}" for number in itertools.count(2))
+    candidates = itertools.chain([target, *([f"{stem} ({parent}){suffix}"] if parent else [])], numbered)
+    free = next(candidate for candidate in candidates if candidate.casefold() not in taken)
+    taken.add(free.casefold())
+    return free
 
 
 def _put(target: Path, picture: Picture, copy: bool) -> None:
