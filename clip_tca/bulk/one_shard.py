@@ -38,31 +38,20 @@ from clip_tca.datasets.formats.registry import FORMATS, KINDS, Kind
 T = TypeVar("T")
 Progressing = Callable[[int], object]
 
-RECORD = "_clip-tca.json"
-"""Name of the record in an output folder: readers of data sets skip names that begin with an underscore."""
-
-MARKS = ".clip-tca"
-"""Folder of the marks in an output folder."""
+RECORD = "_clip-tca.json"  # in an output folder: readers of data sets skip names that begin with an underscore
+MARKS = ".clip-tca"  # folder of the marks in an output folder
 
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What was counted in a shard.
+    """What was counted in a shard."""
 
-    Attributes:
-        rows: Rows that were written.
-        left_out: Rows of NaN or infinity that were not; ``first_left_out`` lists the first hundred.
-        correct: Rows whose predicted class is the true one, if there were labels.
-        correct_before: The same before adaptation.
-        skipped: Whether an earlier call had done the work.
-    """
-
-    rows: int
-    left_out: int = 0
-    first_left_out: list[int] = field(default_factory=list)
-    correct: int | None = None
-    correct_before: int | None = None
-    skipped: bool = False
+    rows: int  # that were written
+    left_out: int = 0  # rows of NaN or infinity
+    first_left_out: list[int] = field(default_factory=list)  # at most a hundred
+    correct: int | None = None  # if there were labels
+    correct_before: int | None = None  # without adaptation
+    skipped: bool = False  # whether an earlier call had done the work
 
 
 def adapt_shard(
@@ -88,7 +77,7 @@ def adapt_shard(
         write: What is written: ``embeddings``, ``labels``, ``scores``.
         column: Array, tensor or list column with the embeddings; None looks for the usual names.
         dtype: ``float16`` or ``float32``, of the embeddings that are written; None: as they came.
-        names: Write labels as the names that the classifier has, not as numbers.
+        names: Write labels as names of the classes, not as numbers.
         labels: True classes ``(n,)``, for scoring only.
         drop_bad_rows: Leave out rows that hold NaN or infinity; they are an error otherwise.
         overwrite: Replace a target that was made of other inputs or with other options.
@@ -121,11 +110,10 @@ def adapter_key(adapter: Adapter) -> str:
     return checksum(json.dumps(about, default=str), {k: v for k, v in learned.items() if isinstance(v, Tensor)})
 
 
-def taken(path: Location) -> ValueError:
-    """The error for an output that is there, and not that of this run."""
-    return ValueError(
-        f"output: {path} exists, of other inputs or options; choose another name, or replace it: --overwrite"
-    )
+def output_exists(path: Location) -> ValueError:
+    """The error for an output of another run."""
+    advice = "choose another name, or replace it: --overwrite"
+    return ValueError(f"output: {path} exists, of other inputs or options; {advice}")
 
 
 @dataclass(frozen=True)
@@ -192,7 +180,7 @@ class Output:
     def check_free(self) -> None:
         for path in [self.place / name for name in self.written] + ([self.mark] if self.single else []):
             if path.exists():
-                raise taken(path)
+                raise output_exists(path)
 
     def fingerprint(self, key: str) -> str:
         """Of everything that decides what is written and counted; ``key`` stands for the adapter."""
@@ -292,10 +280,7 @@ class Output:
 def apply(
     adapter: Adapter | Rival, z: Tensor, kinds: tuple[Kind, ...], batch: int | None = None
 ) -> dict[Kind, np.ndarray]:
-    """Results of ``kinds`` for finite rows ``(n, d)``.
-
-    With a ``batch`` the adapter learns from that many rows at a time, just before it predicts them.
-    """
+    """Results of ``kinds`` for finite rows ``(n, d)``; with a ``batch`` learn from that many rows before each."""
     if batch is not None:
         parts = [apply(adapter.partial_fit(part), part, kinds) for part in z.split(batch)]
         return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
@@ -315,10 +300,7 @@ def apply(
 
 
 def usable(shard: Shard, block: Block, drop: bool) -> tuple[Block, np.ndarray, np.ndarray]:
-    """A block without rows of NaN or infinity, the numbers of its rows in the shard, and those of the bad ones.
-
-    Bad rows are a ValueError, unless they are to be dropped.
-    """
+    """A block without rows of NaN or infinity, the numbers of its rows in the shard, and those of the bad ones."""
     rows, bad = block.first + np.arange(len(block)), block.bad()
     if len(bad) and not drop:
         listed = ", ".join(map(str, rows[bad[:5]].tolist())) + (", …" if len(bad) > 5 else "")

@@ -1,7 +1,6 @@
 """A whole run of ``clip-tca adapt``: fit on rows of all shards, adapt every shard, here or on Ray, write the record.
 
-The fit is kept in the output folder, and every finished shard has a mark: the same run, started again after it was
-killed, goes on.
+The fit is kept in the output folder, and every finished shard has a mark: a run that was killed goes on.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from clip_tca.bulk.one_shard import (
     ShardResult,
     adapter_key,
     label_names,
+    output_exists,
     read_ahead,
     read_mark,
-    taken,
     usable,
 )
 from clip_tca.bulk.rivals import Rival
@@ -49,37 +48,30 @@ from clip_tca.core.version import __version__
 from clip_tca.datasets.formats.base import ROWS, Block, Shard, block_rows
 from clip_tca.datasets.formats.registry import Kind
 
+# Rows of a run for the fit: few, so that many classes of sorted rows are seen; more if every run is a request.
 NEAR, FAR = 64, 2048
-"""Rows of a run for the fit: few, so that many classes of sorted rows are seen; more if every run is a request."""
 
 
 @dataclass
 class Run:
-    """Embeddings to adapt, and how.
-
-    An adapter of a saved state is used as it is. Any other is fitted on up to ``fit_rows`` rows (None: all) or, with a
-    ``batch``, learns from that many rows at a time, in order. ``labels`` ``(n,)`` are the true classes of all rows, for
-    scoring only. A :class:`Rival` writes no embeddings and needs all rows at once, or a ``batch``. Without a ``target``
-    there is only a fit. With ``ray``, the address of a cluster or "" for this
-    machine, workers adapt the shards, with the cluster's GPUs unless ``gpus`` is False.
-    """
+    """Embeddings to adapt, and how. An adapter of a saved state is used as it is, any other is fitted first."""
 
     source: ShardedEmbeddings
-    adapter: Adapter | Rival
+    adapter: Adapter | Rival  # a rival writes no embeddings and needs all rows at once, or a batch
     given: GivenClassifier
     method: str
     device: torch.device
-    target: Location | None = None
+    target: Location | None = None  # None: there is only a fit
     kinds: tuple[Kind, ...] = ("embeddings",)
     dtype: str | None = None
     names: bool = False
-    labels: np.ndarray | None = None
+    labels: np.ndarray | None = None  # true classes (n,) of all rows, for scoring only
     drop_bad_rows: bool = False
     overwrite: bool = False
-    fit_rows: int | None = 200_000
-    batch: int | None = None
-    ray: str | None = None
-    gpus: bool = True
+    fit_rows: int | None = 200_000  # at most; None: all
+    batch: int | None = None  # learn from that many rows at a time, in order
+    ray: str | None = None  # address of a cluster whose workers adapt the shards, or "" for this machine
+    gpus: bool = True  # of the cluster
     shown: bool = False
 
     @cached_property
@@ -119,8 +111,6 @@ class Run:
                 "--fit-rows all, or go through them in order by --online"
             )
 
-    # -- fitting -------------------------------------------------------------------------------------------------------
-
     def fit(self) -> None:
         """Fit, or take the fit that an earlier run has left in the output folder."""
         output = next((output for output in self.outputs if not output.single), None)
@@ -128,16 +118,16 @@ class Run:
             self._fit()
             return
         name, folder = f"fit-{self.key()}.safetensors", output.place / MARKS
-        found = [path for path in folder.iterdir() if path.name.startswith("fit-")] if folder.is_dir() else []
-        for path in found:
+        fits = [path for path in folder.iterdir() if path.name.startswith("fit-")] if folder.is_dir() else []
+        for path in fits:
             if path.name == name:
                 with suppress(ValueError):  # a damaged one is made again
                     self.adapter = load(path, self.device)
                     return
             elif not self.overwrite:
-                raise taken(output.place)
+                raise output_exists(output.place)
         self._fit()
-        for path in found:
+        for path in fits:
             path.unlink()
         if isinstance(folder, Path):
             folder.mkdir(parents=True, exist_ok=True)
@@ -167,8 +157,6 @@ class Run:
                     waiting = []
             if sum(map(len, waiting)):
                 yield to_tensor(np.concatenate(waiting)).to(self.device)
-
-    # -- adapting ------------------------------------------------------------------------------------------------------
 
     def adapt(self) -> list[ShardResult]:
         """Fit if need be, adapt all shards that are not finished, and write the record; what was counted in each."""
@@ -229,8 +217,6 @@ class Run:
                 for each in tasks[len(results) :]:
                     ray.cancel(each)
         return results
-
-    # -- the record ----------------------------------------------------------------------------------------------------
 
     def describe(self, results: list[ShardResult]) -> dict[str, Any]:
         rows, adapter, shards = sum(result.rows for result in results), self.adapter, self.source.shards
