@@ -19,7 +19,7 @@ from page import show
 
 from clip_tca import ConditionalTCA, load_embeddings
 from clip_tca.labelling.change import interval
-from clip_tca.labelling.review import for_review, sureness
+from clip_tca.labelling.label import for_review, sureness
 from clip_tca.results.predictions import prediction_table
 
 ASKED, DRAWS, FEWEST = 40, 2000, 10
@@ -121,7 +121,7 @@ def main() -> None:
                 "",
                 "The cells show how many of the kept labels are wrong, and how many labels are kept, when at most 2, 5",
                 "or 10 % are expected to be wrong. The second column is without review. We chose the rule",
-                "(clip_tca/labelling/review.py) among eight by looking at these sets, so expect worse elsewhere.",
+                "(clip_tca/labelling/label.py) among eight by looking at these sets, so expect worse elsewhere.",
                 "",
                 "The limit holds in "
                 + ", ".join(f"{held[risk]} of {len(risks)} domains at P = {risk}" for risk in RISKS)

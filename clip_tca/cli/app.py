@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from clip_tca.labelling.label import Labelling
 
 PORT = 7860
-MOST = 120
-"""Pictures in the gallery."""
+MOST = 120  # pictures in the gallery
 
+# As many columns as the window has room for, and captions that are not cut.
 STYLE = """
 #gallery .grid-container { grid-template-columns: repeat(auto-fill, minmax(7rem, 1fr)) }
 #gallery .caption-label { white-space: normal; max-width: 100%; left: 0; right: 0; overflow: visible; line-height: 1.2 }
 """
-"""As many columns as the window has room for, and captions that are not cut."""
 
 CHANGED, UNCERTAIN, ALL = VIEWS = ("changed", "least certain", "all")
 ABOUT = """\

@@ -1,6 +1,6 @@
 """How much accuracy changed, from a few answers of a person.
 
-The change lives only in the pictures whose label changed: of n pictures, m. A person is asked about k of those, drawn
+Accuracy can only change on the m of n pictures whose label changed. A person is asked about k of those, drawn
 at random. With d = +1 where the new label is right, −1 where the old one is and 0 where neither is,
 
     change = (m / n) · mean of d,
@@ -26,33 +26,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 BEFORE, AFTER, ANOTHER, UNKNOWN = ANSWERS = ("before", "after", "another", "can't tell")
-"""What a person may answer: the label before is right, the one after, another one, or it can't be told."""
-
-NORMAL = 1.959964
-"""97.5 % quantile of the normal distribution."""
+NORMAL = 1.959964  # 97.5 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
 class Change:
-    """Estimated change in accuracy, in percentage points, with a 95 % confidence interval.
+    """Estimated change in accuracy, in percentage points, with a 95 % confidence interval."""
 
-    Attributes:
-        points: The estimate. Positive if adaptation improved accuracy.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        answered: Number of answers used.
-        unknown: Number of answers "can't tell", which are left out.
-        changed: Number of pictures whose label changed.
-        pictures: Number of all pictures.
-    """
-
-    points: float
-    low: float
+    points: float  # positive if adaptation improved accuracy
+    low: float  # ends of the interval
     high: float
-    answered: int
-    unknown: int
-    changed: int
-    pictures: int
+    answered: int  # answers used
+    unknown: int  # answers "can't tell", which are left out
+    changed: int  # pictures whose label changed
+    pictures: int  # all of them
 
     @property
     def says(self) -> Outcome:
@@ -100,23 +87,24 @@ def estimate_change(table: pd.DataFrame, answers: pd.DataFrame | Mapping[str, st
         if missing := [name for name in ("file", "answer") if name not in answers]:
             raise ValueError(f"answers: no column {missing[0]!r}; there are {', '.join(map(str, answers.columns))}")
         answers = {str(file): answer for file, answer in zip(answers["file"], answers["answer"], strict=True)}
-    given = {
-        file: str(answer).strip() for file, answer in answers.items() if not pd.isna(answer) and str(answer).strip()
-    }
+    texts = {file: "" if pd.isna(answer) else str(answer).strip() for file, answer in answers.items()}
+    known = {file: text for file, text in texts.items() if text}
     labels = table["proposal" if "proposal" in table else "label"]
     changed = table.assign(after=labels)[table["changed"]].set_index("file")[["zero_shot", "after"]]
-    if others := [file for file in given if file not in changed.index]:
+    if others := [file for file in known if file not in changed.index]:
         raise ValueError(
-            f"answers: {len(others)} of {len(given)} are about pictures whose label did not change here, such as "
+            f"answers: {len(others)} of {len(known)} are about pictures whose label did not change here, such as "
             f"{others[0]}; they are of another run: label with the same pictures, classes and options, or ask again"
         )
-    scores = [_score(answer, *changed.loc[file]) for file, answer in given.items()]
-    known = [score for score in scores if score is not None]
-    if not known:
-        raise ValueError(f"answers: none of {len(given)} says what a picture shows; allowed are {', '.join(ANSWERS)}")
+    answered = [_score(answer, *changed.loc[file]) for file, answer in known.items()]
+    scores = [score for score in answered if score is not None]
+    if not scores:
+        raise ValueError(f"answers: none of {len(known)} says what a picture shows; allowed are {', '.join(ANSWERS)}")
     share = 100 * len(changed) / len(table)
-    points, low, high = (share * value for value in interval(known.count(1), known.count(-1), len(known), len(changed)))
-    return Change(points, low, high, len(known), len(scores) - len(known), len(changed), len(table))
+    points, low, high = (
+        share * value for value in interval(scores.count(1), scores.count(-1), len(scores), len(changed))
+    )
+    return Change(points, low, high, len(scores), len(answered) - len(scores), len(changed), len(table))
 
 
 def interval(right_after: int, right_before: int, answered: int, changed: int) -> tuple[float, float, float]:
@@ -141,11 +129,11 @@ def read_answers(path: str | Location) -> pd.DataFrame:
     """A CSV file of answers, as the page of ``--ask`` saves it."""
     import pandas as pd
 
-    place = locate(path) if isinstance(path, (str, Path)) else path
-    if not place.is_file():
-        raise FileNotFoundError(f"answers: {place}: no such file; save it from the page that --ask wrote")
+    path = locate(path) if isinstance(path, (str, Path)) else path
+    if not path.is_file():
+        raise FileNotFoundError(f"answers: {path}: no such file; save it from the page that --ask wrote")
     try:
-        with place.open("rb") as file:
+        with path.open("rb") as file:
             return pd.read_csv(file, dtype=str, keep_default_na=False)
-    except (ValueError, UnicodeDecodeError) as error:  # pandas' own errors are such
-        raise ValueError(f"answers: {place} is not a CSV file with columns file and answer ({error})") from None
+    except ValueError as error:  # pandas' own errors are such
+        raise ValueError(f"answers: {path} is not a CSV file with columns file and answer ({error})") from None

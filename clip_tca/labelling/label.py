@@ -17,7 +17,7 @@ from torch import Tensor
 from clip_tca.adapters.base import class_log, silenced
 from clip_tca.adapters.diagnosis import diagnose
 from clip_tca.classifier import LinearClassifier
-from clip_tca.core.checks import check_whole
+from clip_tca.core.checks import check_number, check_whole
 from clip_tca.core.machine import choose_device
 from clip_tca.core.progress import Progress
 from clip_tca.datasets.hub import demo_set
@@ -33,7 +33,6 @@ from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.evaluation.method_spec import MethodSpec, class_scores, method_specs, predict
 from clip_tca.evaluation.streams import order
 from clip_tca.explanation import Verdict, verdict
-from clip_tca.labelling.review import for_review, sureness
 from clip_tca.methods.registry import DEFAULT
 from clip_tca.results.predictions import prediction_table
 
@@ -42,28 +41,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("clip_tca")
 
-BATCH = 128
-"""Pictures at a time, for the methods that see batches."""
-
-FEW = 50
-"""Pictures below which little can be learned from them."""
+BATCH = 128  # pictures at a time, for the methods that see batches
+FEW = 50  # pictures below which little can be learned from them
 
 
 @dataclass(frozen=True)
 class Unlabelled(Inputs):
-    """Pictures without labels, with the model and the prompts to embed them.
+    """Pictures without labels, with the model and the prompts to embed them."""
 
-    Attributes:
-        dataset: A name for the pictures.
-        pictures: As in :func:`clip_tca.datasets.unlabelled.load_pictures`.
-        classes: Readable names by the names of the classes, as :func:`clip_tca.datasets.prompts.given_classes` reads
-            them.
-        by_domain: Subfolders are domains, each adapted to by itself.
-    """
-
-    pictures: Any = None
-    classes: dict[str, str] = field(default_factory=dict)
-    by_domain: bool = False
+    pictures: Any = None  # as in load_pictures
+    classes: dict[str, str] = field(default_factory=dict)  # readable names by names, as in given_classes
+    by_domain: bool = False  # subfolders are domains, each adapted to by itself
 
     @property
     def is_local(self) -> bool:
@@ -77,10 +65,8 @@ class Unlabelled(Inputs):
 
     def load(self) -> ImageSet:
         with Progress(None, "reading the pictures", "image", self.progress):
-            columns = self.image_column, self.domain_column
-            data = load_pictures(
-                self.pictures, self.by_domain, self.hub_id, self.revision, *columns, progress=self.progress
-            )
+            source = self.hub_id, self.revision, self.image_column, self.domain_column
+            data = load_pictures(self.pictures, self.by_domain, *source, progress=self.progress)
         data.classes = list(self.classes)
         return data
 
@@ -94,20 +80,12 @@ class Unlabelled(Inputs):
 
 @dataclass(frozen=True)
 class Labelling:
-    """What labelling found.
+    """The result of labelling."""
 
-    Attributes:
-        table: As :func:`label` returns it.
-        classes: The names of the classes.
-        method: Its name.
-        trust: The verdict by domain; empty for a method that has none.
-        embedded: The pictures and what they were embedded with.
-    """
-
-    table: pd.DataFrame
+    table: pd.DataFrame  # as label returns it
     classes: list[str]
     method: str
-    trust: dict[str, Verdict]
+    trust: dict[str, Verdict]  # by domain; empty for a method that has no verdict
     embedded: Embedded
 
     @property
@@ -150,13 +128,13 @@ def run_labelling(
     encoded = cast("ImageSet", embedded.pictures)
     with silenced(class_log):
         for domain, (z, _) in embedded.data.domains.items():
-            before, after, found = _predicted(spec, runs, domain, len(z))
+            before, after, verdicts = _predicted(spec, runs, domain, len(z))
             part = prediction_table(encoded.domains[domain].names, before, after, list(names), top)
             if source.by_domain:
                 part.insert(1, "domain", domain)
             tables.append(part)
             sure.append(sureness(before, after))
-            trust |= found
+            trust |= verdicts
     table = pd.concat(tables, ignore_index=True)
     if review_below is not None:
         table["proposal"], table["review"] = table["label"], for_review(np.concatenate(sure), review_below)
@@ -165,11 +143,8 @@ def run_labelling(
 
 
 def _predicted(spec: MethodSpec, runs: BaseRuns, domain: str, images: int) -> tuple[Tensor, Tensor, dict[str, Verdict]]:
-    """Logits ``(n, c)`` of zero-shot and of a method, and the verdict on an adapter.
-
-    The pictures are shown in a random order, as ``eval`` shows them: a folder is often sorted by what it shows.
-    """
-    g, seen = runs.classifier, order(images, "full", BATCH, 0)
+    """Logits ``(n, c)`` of zero-shot and of a method, and the verdict on an adapter."""
+    g, seen = runs.classifier, order(images, "full", BATCH, 0)  # a folder is often sorted by what it shows
     z = runs.embedded.data.domains[domain][0][seen].to(g.device)
     zero_shot = class_scores(g, z, None)
     logits = None
@@ -184,6 +159,28 @@ def _predicted(spec: MethodSpec, runs: BaseRuns, domain: str, images: int) -> tu
     back = torch.empty_like(seen)
     back[seen] = torch.arange(images)
     return zero_shot.cpu()[back], prediction.logits.cpu()[back], trust
+
+
+def sureness(before: Tensor, after: Tensor) -> np.ndarray:
+    """The chance ``(n,)`` that the label after adaptation is right, by the logits ``(n, c)`` before and after.
+
+    Softmax confidence is too high where the model is weak, so both predictions have to be sure: it is the product of
+    both probabilities of the label. It was chosen among eight rules on the labelled sets of eval/ask.md.
+    """
+    confidence, label = after.double().softmax(dim=1).max(dim=1)
+    sure: np.ndarray = (confidence * before.double().softmax(dim=1).gather(1, label[:, None])[:, 0]).cpu().numpy()
+    return sure
+
+
+def for_review(sure: np.ndarray, most_wrong: float) -> np.ndarray:
+    """Whether each picture ``(n,)`` is for a person, so that at most ``most_wrong`` of the rest is expected wrong."""
+    check_number("review_below", most_wrong, 0, 1)
+    wrong = 1 - sure
+    surest = np.argsort(wrong, kind="stable")
+    expected = np.cumsum(wrong[surest]) / np.arange(1, len(wrong) + 1)  # it only grows
+    review = np.ones(len(wrong), dtype=bool)
+    review[surest[: int((expected <= most_wrong + 1e-12).sum())]] = False
+    return review
 
 
 def label(pictures: Any, classes: str | Sequence[str] | None = None, **options: Any) -> pd.DataFrame:
@@ -212,9 +209,9 @@ def label(pictures: Any, classes: str | Sequence[str] | None = None, **options: 
         and ``proposal`` (the label it would get). ``table.attrs["verdict"]`` is a dictionary with the verdict on each
         domain, which is found without labels.
     """
-    found = run_labelling(pictures, classes, **options)
-    found.table.attrs["verdict"] = dict(found.trust)
-    return found.table
+    labelling = run_labelling(pictures, classes, **options)
+    labelling.table.attrs["verdict"] = dict(labelling.trust)
+    return labelling.table
 
 
 def encode(

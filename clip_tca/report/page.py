@@ -1,7 +1,6 @@
 """The report: records of evaluations and studies as one page, with the records themselves to download.
 
-A run has panels. Each has a function here: it gives what the template in ``templates/panels/`` takes, or says why the
-panel is left out.
+Each panel of a run has a function here that fills its template in ``templates/panels/``, or says why it is left out.
 """
 
 from __future__ import annotations
@@ -31,14 +30,9 @@ MAPPED_CLASSES = 20  # up to which a heat map of the confusion can be read
 LISTED_CONFUSIONS = 25  # where there are more classes
 LARGE = 1_000_000  # bytes of a record that the page contains at most
 
-Panel = dict[str, Any] | str
-"""The values of a template, or why there are none."""
+FIGURES = {".svg": "image/svg+xml", ".png": "image/png"}  # beside the record of a study, the best first
 
-FIGURES = {".svg": "image/svg+xml", ".png": "image/png"}
-"""Figures that ``clip-tca study --output PREFIX`` writes beside PREFIX.json, the best first."""
-
-
-# -- the files ---------------------------------------------------------------------------------------------------------
+Panel = dict[str, Any] | str  # the values of a template, or why there are none
 
 
 @dataclass(frozen=True)
@@ -92,16 +86,13 @@ class Run:
         return [row for row in self.record["rows"] if row["method"] == method]
 
     def class_accuracy(self, method: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Accuracy (%) and images over all seeds, ``(domains + 1, classes)``, NaN where there are no images.
-
-        The last row takes all domains together.
-        """
+        """Accuracy (%) and images over all seeds, ``(domains + 1, classes)``; the last row is of all domains."""
         correct, images = np.zeros((2, len(self.domains) + 1, len(self.classes)))
         for row in self.rows(method):
             scores = [row["per_class"][name] for name in self.classes]
-            for place in (self.domains.index(row["domain"]), -1):
-                correct[place] += [score["correct"] for score in scores]
-                images[place] += [score["images"] for score in scores]
+            for domain in (self.domains.index(row["domain"]), -1):
+                correct[domain] += [score["correct"] for score in scores]
+                images[domain] += [score["images"] for score in scores]
         return np.divide(100 * correct, images, out=np.full_like(images, np.nan), where=images > 0), images
 
     def confusion(self, method: str, domain: str) -> NDArray[np.int64]:
@@ -112,11 +103,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Study:
-    """A record of ``clip-tca study``, labelled by its file; kind and content of the figure beside it, if any."""
+    """A record of ``clip-tca study``."""
 
     label: str
     record: dict[str, Any]
-    figure: tuple[str, bytes] | None = None
+    figure: tuple[str, bytes] | None = None  # kind and content of the one beside the record
 
 
 @dataclass
@@ -145,25 +136,22 @@ def read(paths: Iterable[str | Path]) -> Sources:
 
 def parsed(paths: Iterable[str | Path]) -> Iterator[tuple[Path, Any]]:
     """Files with their content, each once; a folder stands for its JSON files, in the order of their names."""
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for path in map(Path, paths):
         inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not inside:
             raise ValueError(f"{path}: no .json file in this folder; clip-tca eval --output FILE.json writes one")
-        found |= dict.fromkeys(inside)
-    return ((path, parse(path)) for path in found)
-
-
-# -- the panels --------------------------------------------------------------------------------------------------------
+        files |= dict.fromkeys(inside)
+    return ((path, parse(path)) for path in files)
 
 
 def headline(run: Run) -> dict[str, Any] | None:
     """Zero-shot and the best method without labels, whatever it gained or lost; None where there is no such method."""
     if run.no_comparison or (best := run.methods[0]) in run.oracles:
         return None
-    gains, paired = [run.gain(best, domain) for domain in run.domains], average_gain(run.record["rows"], best)
-    found = {"best": best, "gain": run.gain(best), "gains": gains, "interval": None}
-    return found | ({"interval": paired.interval, "verdict": SAID[paired.says]} if paired else {})
+    gains, average = [run.gain(best, domain) for domain in run.domains], average_gain(run.record["rows"], best)
+    values = {"best": best, "gain": run.gain(best), "gains": gains, "interval": None}
+    return values | ({"interval": average.interval, "verdict": SAID[average.says]} if average else {})
 
 
 def accuracy(run: Run) -> Panel:
@@ -221,8 +209,8 @@ def classes(run: Run) -> Panel:
 def _summary(run: Run, points: NDArray[np.float64]) -> list[str]:
     """Classes of domains that gained, lost and did not change, and the largest gain and loss."""
 
-    def named(place: np.intp) -> str:
-        domain, name = np.unravel_index(place, points.shape)
+    def named(position: np.intp) -> str:
+        domain, name = np.unravel_index(position, points.shape)
         return f"{run.classes[name]} in {run.domains[domain]} {signed(points[domain, name], 1)}"
 
     up, down, same = (points > 0).sum(), (points < 0).sum(), (points == 0).sum()
@@ -249,8 +237,8 @@ def _largest(run: Run, domain: str, matrices: dict[str, NDArray[np.int64]]) -> G
     worst = shares.max(axis=0)
     np.fill_diagonal(worst, 0)
     lines: list[list[str | Cell]] = []
-    for place in np.argsort(-worst, axis=None, kind="stable")[:LISTED_CONFUSIONS]:
-        true, called = np.unravel_index(place, worst.shape)
+    for position in np.argsort(-worst, axis=None, kind="stable")[:LISTED_CONFUSIONS]:
+        true, called = np.unravel_index(position, worst.shape)
         if worst[true, called]:
             before, *_ = values = shares[:, true, called].tolist()
             cells = [Cell(f"{share:.1f}", (before - share) / 50) for share in values]
@@ -280,10 +268,10 @@ def pooled(parts: list[CalibrationBins]) -> list[tuple[int, float, float] | None
 
 def examples(run: Run) -> Panel:
     """Images whose prediction changed: the fixed and the broken alike, with the count of all of each kind."""
-    kept = run.record.get("examples")
-    if not kept or not kept["groups"]:
+    pictures = run.record.get("examples")
+    if not pictures or not pictures["groups"]:
         return "the record has no pictures; run eval with --examples 6"
-    return dict(kept)
+    return dict(pictures)
 
 
 def cost(run: Run) -> Panel:

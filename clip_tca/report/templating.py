@@ -34,20 +34,17 @@ _NUMBER = re.compile(r"[+\-−]?[\d,]*\.?\d+( ?%)?( ± [\d.]+)?")
 
 @dataclass
 class Cell:
-    """A cell with a background ``shade`` from −1 (lost) to 1 (gained), a ``note`` as its tooltip, or in bold."""
+    """A cell of a table."""
 
     text: str
-    shade: float = 0.0
-    note: str = ""
+    shade: float = 0.0  # of the background, from −1 (lost) to 1 (gained)
+    note: str = ""  # its tooltip
     strong: bool = False
 
 
 @dataclass
 class Grid:
-    """A sortable table: the first cell of a row names it; sections keep their rows when the table is sorted.
-
-    Columns that have nothing in them are left out. ``numeric`` says which of the others hold numbers.
-    """
+    """A sortable table: the first cell of a row names it; empty columns are left out."""
 
     captions: list[str]
     head: list[str]
@@ -131,10 +128,7 @@ ENVIRONMENT.globals |= {"zip": zip, "PROTOCOLS": PROTOCOLS, **{f.__name__: f for
 
 
 def render(template: str, also: Sequence[str] = (), **values: Any) -> str:
-    """A whole page, with the styles and scripts that it needs beside those of every page.
-
-    Its Content-Security-Policy allows these scripts by their hash, and nothing from elsewhere.
-    """
+    """A whole page; its Content-Security-Policy allows its scripts by their hash, and nothing from elsewhere."""
     names = ("page.css", "page.js", *also)
     style, script = (
         "".join((TEMPLATES / name).read_text(encoding="utf-8") for name in names if name.endswith(suffix))
