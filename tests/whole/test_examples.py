@@ -43,9 +43,6 @@ def registry(monkeypatch) -> dict:
     return registry_module._REGISTERED
 
 
-# -- adapt_your_embeddings ---------------------------------------------------------------------------------------------
-
-
 def test_embeddings_of_one_s_own_are_adapted(tmp_path):
     made = synthetic(4, 5, 16, 30)
     (z, y), g = made.domains["shifted"], ZeroShotClassifier(made.text, made.scale)
@@ -58,16 +55,6 @@ def test_embeddings_of_one_s_own_are_adapted(tmp_path):
     changed, right = int((adapted != g.predict(z)).sum()), 100 * (adapted == y).double().mean()
     assert re.fullmatch(rf"LinearTCA +{changed} of 150 changed, accuracy {right:.1f} %", lines[1])
     assert lines[-1] == "at its end the stream has the map of the fit: True"
-
-
-def test_without_files_a_made_up_set_is_adapted():
-    lines = printed("adapt_your_embeddings").splitlines()
-    accuracy = [float(re.search(r"accuracy ([\d.]+) %", line)[1]) for line in lines[:4]]
-    assert accuracy[0] < min(accuracy[1:])  # on this set everything helps
-    assert "accuracy" not in lines[4]
-
-
-# -- adapt_retrieval ---------------------------------------------------------------------------------------------------
 
 
 def test_an_adapted_index_finds_what_the_classes_are_called(tmp_path):
@@ -90,9 +77,6 @@ def test_an_adapted_index_finds_what_the_classes_are_called(tmp_path):
     }
 
 
-# -- add_a_dataset -----------------------------------------------------------------------------------------------------
-
-
 def test_a_folder_is_evaluated_like_a_benchmark(tmp_path):
     module = example("add_a_dataset")
     module.write_folder(tmp_path)
@@ -105,9 +89,6 @@ def test_a_folder_is_evaluated_like_a_benchmark(tmp_path):
     assert re.search(rf"zero-shot +{' +'.join(accuracies)} ", text)
     chance = 100 / 3
     assert all(row["accuracy"] > 1.2 * chance for row in record["rows"])  # with the folders' own names it would guess
-
-
-# -- add_a_method ------------------------------------------------------------------------------------------------------
 
 
 def test_the_example_method_runs_with_linear_tca_on_top():
