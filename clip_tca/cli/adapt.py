@@ -28,9 +28,8 @@ log = logging.getLogger("clip_tca")
 ASK = "--labels FILE, or clip-tca label --ask 40 with the pictures, tells what adaptation gained or lost"
 METHODS = (*[name for name, adapter in ADAPTERS.items() if not adapter.oracle], ZERO_SHOT, *EMBEDDING_BASES)
 
-CLASSIFIER = ("text_column", "scale", "model", "pretrained")
+CLASSIFIER = ("text_column", "scale", "model", "pretrained")  # options of a zero-shot classifier
 METHOD = ("method", "k", "shares", "solver", "set")
-"""Options of a zero-shot classifier, and of the method."""
 
 ABOUT = """\
 Adapt stored embeddings in constant memory: fit on a sample of the rows, then adapt shard by shard.
@@ -49,61 +48,52 @@ def add(command: argparse.ArgumentParser) -> None:
     """Add the options."""
     command.description = ABOUT
     command.formatter_class = argparse.RawDescriptionHelpFormatter
-    command.add_argument("embeddings", metavar="EMBEDDINGS", help="file, folder or glob pattern")
-    command.add_argument("--column", metavar="NAME", help="array, tensor or list column with the embeddings")
-    command.add_argument("--output", "-o", metavar="OUT", help="file or folder")
-    command.add_argument(
-        "--write", type=kinds, default=("embeddings",), metavar="KINDS", help="embeddings, labels, scores (of labels)"
-    )
-    command.add_argument(
-        "--dtype", choices=("float16", "float32"), help="of embeddings (default: as they came; float32 for float64)"
-    )
-    command.add_argument("--names", action="store_true", help="write labels as names of the classes, not as numbers")
-    command.add_argument("--overwrite", action="store_true", help="replace files of other inputs or options")
-    command.add_argument("--drop-bad-rows", action="store_true", help="leave out rows of NaN or infinity")
-    command.add_argument("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
+    add = command.add_argument
+    add("embeddings", metavar="EMBEDDINGS", help="file, folder or glob pattern")
+    add("--column", metavar="NAME", help="array, tensor or list column with the embeddings")
+    add("--output", "-o", metavar="OUT", help="file or folder")
+    every = "embeddings, labels, scores (of labels)"
+    add("--write", type=kinds, default=("embeddings",), metavar="KINDS", help=every)
+    dtypes = "of embeddings (default: as they came; float32 for float64)"
+    add("--dtype", choices=("float16", "float32"), help=dtypes)
+    add("--names", action="store_true", help="write labels as names of the classes, not as numbers")
+    add("--overwrite", action="store_true", help="replace files of other inputs or options")
+    add("--drop-bad-rows", action="store_true", help="leave out rows of NaN or infinity")
+    add("--labels", metavar="FILE", help="true classes (.npy, or text), for scoring only")
     text = command.add_argument_group("classifier")
     either = text.add_mutually_exclusive_group()
     either.add_argument("--text", metavar="TEXT", help="text embeddings, or class names with --model")
     either.add_argument("--head", metavar="FILE", help="instead: the last layer of a model, tensors weight and bias")
-    text.add_argument("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
-    text.add_argument(
-        "--scale", type=shared.number, metavar="S", help="logit scale (default: the file's or model's, else 100)"
-    )
-    text.add_argument("--model", help="open_clip model to encode class names with")
-    text.add_argument("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
-    text.add_argument(
-        "--prompts", default="single", metavar="NAME|FILE", help="single, watt, clip80, templates or .json descriptions"
-    )
-    text.add_argument("--class-names", metavar="FILE", help="names of the classes, one a line, in their order")
+    add = text.add_argument
+    add("--text-column", metavar="NAME", help="array or tensor with the text embeddings")
+    add("--scale", type=shared.number, metavar="S", help="logit scale (default: the file's or model's, else 100)")
+    add("--model", help="open_clip model to encode class names with")
+    add("--pretrained", metavar="TAG|FILE", help="its weights (default: openai)")
+    prompts = "single, watt, clip80, templates or .json descriptions"
+    add("--prompts", default="single", metavar="NAME|FILE", help=prompts)
+    add("--class-names", metavar="FILE", help="names of the classes, one a line, in their order")
     group = command.add_argument_group("adaptation")
+    add = group.add_argument
     names = f"any on embeddings of clip-tca methods (default: {DEFAULT}, or that of --load-state)"
-    group.add_argument("--method", choices=METHODS, metavar="NAME", help=names)
+    add("--method", choices=METHODS, metavar="NAME", help=names)
     shared.add_method(group)
-    group.add_argument(
-        "--fit-rows",
-        type=lambda text: None if text == "all" else shared.positive(text),
-        default=200_000,
-        metavar="N|all",
-        help="rows to fit on, evenly spread over all shards, if there are more (default: 200000)",
-    )
-    group.add_argument("--online", action="store_true", help="one pass, in order, learning as it goes")
-    group.add_argument(
-        "--batch-size", type=shared.positive, default=128, metavar="N", help="of --online (default: 128)"
-    )
-    group.add_argument("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
-    group.add_argument("--load-state", metavar="FILE", help="fit nothing: use a saved adapter (file, folder or hub id)")
-    group.add_argument("--fit-only", action="store_true", help="write no output, only --save-state")
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
-    group.add_argument(
-        "--ray",
-        nargs="?",
-        const="",
-        metavar="ADDRESS",
-        help="share the shards on a Ray cluster (default: this machine)",
-    )
+    rows = "rows to fit on, evenly spread over all shards, if there are more (default: 200000)"
+    add("--fit-rows", type=rows_or_all, default=200_000, metavar="N|all", help=rows)
+    add("--online", action="store_true", help="one pass, in order, learning as it goes")
+    add("--batch-size", type=shared.positive, default=128, metavar="N", help="of --online (default: 128)")
+    add("--save-state", metavar="FILE", help="save the fitted adapter, for --load-state and export")
+    add("--load-state", metavar="FILE", help="fit nothing: use a saved adapter (file, folder or hub id)")
+    add("--fit-only", action="store_true", help="write no output, only --save-state")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
+    cluster = "share the shards on a Ray cluster (default: this machine)"
+    add("--ray", nargs="?", const="", metavar="ADDRESS", help=cluster)
     shared.add_quiet(command)
     command.set_defaults(run=run, parser=command)
+
+
+def rows_or_all(text: str) -> int | None:
+    """A number of rows, or ``all``."""
+    return None if text == "all" else shared.positive(text)
 
 
 def kinds(text: str) -> tuple[Kind, ...]:
@@ -237,9 +227,8 @@ def summary(options: argparse.Namespace, job: Run, results: list[ShardResult]) -
     source, rows = job.source, sum(result.rows for result in results) if results else job.adapter.n_seen_
     shards, skipped = len(source.shards), sum(result.skipped for result in results)
     files = "" if source.single else f" in {counted(shards, 'shard')}"
-    print(
-        f"{counted(rows, 'row')} of {source.dim} dimensions{files}, {', '.join(options.write) if results else 'fitted'}"
-    )
+    kinds = ", ".join(options.write) if results else "fitted"
+    print(f"{counted(rows, 'row')} of {source.dim} dimensions{files}, {kinds}")
     if skipped:
         rest = f"{skipped} of the shards had been finished by an earlier run"
         print("nothing was left to do: all of it is there" if skipped == shards else rest)
@@ -265,11 +254,13 @@ def scale_lines(job: Run) -> list[str]:
     rows = adapter.kept_.rows() if isinstance(adapter, Rival) else kept_rows(adapter)
     if "scale" not in about:
         return []
-    told = about["scale_from"]
-    source = {"given": "--scale", "model": f"that of {about.get('model')}", "file": f"that of {about['file']}"}.get(
-        told
-    )
-    if told in ("given", "assumed") and rows is not None and (doubt := scale_doubt(job.given.classifier, rows)):
+    sources = {"given": "--scale", "model": f"that of {about.get('model')}", "file": f"that of {about['file']}"}
+    source = sources.get(about["scale_from"])
+    if (
+        about["scale_from"] in ("given", "assumed")
+        and rows is not None
+        and (doubt := scale_doubt(job.given.classifier, rows))
+    ):
         log.warning("logit scale %g: %s; give the model's own by --scale S", about["scale"], doubt)
     return [f"logit scale: {about['scale']:g} ({source or 'assumed, as the file of texts has none; --scale S'})"]
 

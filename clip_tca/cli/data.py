@@ -9,15 +9,13 @@ from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
 from clip_tca.datasets.registry import BENCHMARKS, COMMON, EXTRA, Benchmark
 
-WIDTH = 17
-"""Of the column of names."""
+WIDTH = 17  # of the column of names
 
-OTHERS = {
+OTHERS = {  # data sets that are not benchmarks
     "folder": "your own images: --data-dir DIR with DIR/domain/class/image or DIR/class/image, or --hub-id ID",
     "demo": "bundled icons, clip art and sketches, with a small bundled model; needs no download",
     "synthetic": "made-up embeddings; needs neither pictures nor a model",
 }
-"""Data sets that are not benchmarks."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -27,12 +25,8 @@ def add(command: argparse.ArgumentParser) -> None:
     about = "Download a benchmark from the first mirror that has all of it to the folder where eval looks for it."
     get = actions.add_parser("get", help=about, description=about)
     get.add_argument("dataset", nargs="+", metavar="NAME", help=", ".join(_known()))
-    get.add_argument(
-        "--mirror",
-        action="append",
-        metavar="ADDRESS",
-        help="another source: an archive (address or file), or OWNER/NAME[@REVISION] on the hub; repeatable",
-    )
+    source = "another source: an archive (address or file), or OWNER/NAME[@REVISION] on the hub; repeatable"
+    get.add_argument("--mirror", action="append", metavar="ADDRESS", help=source)
     get.add_argument("--data-dir", metavar="DIR", help="download to DIR/NAME (default: data/NAME in the cache folder)")
     shared.add_quiet(get)
     get.set_defaults(run=load)
@@ -48,11 +42,10 @@ def _known() -> list[str]:
 def list_datasets(_options: argparse.Namespace) -> int:
     """Name, counts, domains and hub id of each benchmark."""
     for benchmark in BENCHMARKS.values():
-        chosen = benchmark.only() if benchmark.corrupted else benchmark
-        total = f"{sum(chosen.images.values()):6d} images" if chosen.images else "not counted  "
-        print(
-            f"{benchmark.name:{WIDTH}}{total}  {len(benchmark.classes):4d} classes  hub: {benchmark.hub_id or 'none'}"
-        )
+        images = (benchmark.only() if benchmark.corrupted else benchmark).images
+        total = f"{sum(images.values()):6d} images" if images else "not counted  "
+        hub = benchmark.hub_id or "none"
+        print(f"{benchmark.name:{WIDTH}}{total}  {len(benchmark.classes):4d} classes  hub: {hub}")
         print(" " * WIDTH + _domains(benchmark))
     for name, about in OTHERS.items():
         print(f"{name:{WIDTH}}{about}")

@@ -14,16 +14,10 @@ def add(command: argparse.ArgumentParser) -> None:
     shared.add_data(command)
     shared.add_model(command)
     shared.add_prompts(command)
-    command.add_argument(
-        "--output", "-o", metavar="FILE", help="also write one .safetensors file of embeddings and labels"
-    )
-    command.add_argument(
-        "--ray",
-        nargs="?",
-        const="",
-        metavar="ADDRESS",
-        help="encode on this Ray cluster, or without an address on all GPUs or cores of this machine",
-    )
+    output = "also write one .safetensors file of embeddings and labels"
+    command.add_argument("--output", "-o", metavar="FILE", help=output)
+    cluster = "encode on this Ray cluster, or without an address on all GPUs or cores of this machine"
+    command.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help=cluster)
     shared.add_quiet(command)
     command.set_defaults(run=run)
 

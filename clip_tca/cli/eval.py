@@ -45,7 +45,6 @@ NATURES = {
     "online": "batch after batch (online)",
     "batch": "each batch alone (batch)",
 }
-"""How a method sees the test set, in words."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -55,53 +54,41 @@ def add(command: argparse.ArgumentParser) -> None:
     shared.add_model(command)
     shared.add_prompts(command)
     group = command.add_argument_group("evaluation")
+    add = group.add_argument
     names = f"{ALLOWED}; repeatable (default: {', '.join(DEFAULT_METHODS)})"
-    group.add_argument("--method", action="append", choices=(*METHODS, *GROUPS), metavar="NAME", help=names)
+    add("--method", action="append", choices=(*METHODS, *GROUPS), metavar="NAME", help=names)
     shared.add_method(group)
     settings = "transductive: adapt to the whole domain at once; online: batch after batch; episodic: each batch alone"
-    group.add_argument("--setting", choices=SETTINGS, default="transductive", help=f"{settings} (default: %(default)s)")
-    divided = "; ".join(f"{name}: {by}" for name, by in PROTOCOLS.items())
-    group.add_argument(
-        "--protocol",
-        choices=tuple(PROTOCOLS),
-        default="full",
-        help=f"what accuracy is divided by: {divided} (default: %(default)s)",
+    add("--setting", choices=SETTINGS, default="transductive", help=f"{settings} (default: %(default)s)")
+    divided = f"what accuracy is divided by: {'; '.join(f'{name}: {by}' for name, by in PROTOCOLS.items())}"
+    add("--protocol", choices=tuple(PROTOCOLS), default="full", help=f"{divided} (default: %(default)s)")
+    batch = "images in a batch (default: %(default)s)"
+    add("--batch-size", type=shared.positive, default=128, metavar="N", help=batch)
+    runs = (
+        "repeat with other shuffles or draws: mean ± standard deviation, from 10 runs on also the mean of the worst "
+        "tenth (default: %(default)s)"
     )
-    group.add_argument(
-        "--batch-size", type=shared.positive, default=128, metavar="N", help="images in a batch (default: %(default)s)"
-    )
-    group.add_argument(
-        "--runs",
-        dest="seeds",
-        type=shared.positive,
-        default=1,
-        metavar="N",
-        help="repeat with other shuffles or draws: mean ± standard deviation, from 10 runs on also the mean of the "
-        "worst tenth (default: %(default)s)",
-    )
-    group.add_argument("--intervals", action="store_true", help="add 95 %% intervals to accuracies and gains")
-    group.add_argument("--profile", action="store_true", help="also time plain CLIP, and print what each method costs")
+    add("--runs", dest="seeds", type=shared.positive, default=1, metavar="N", help=runs)
+    add("--intervals", action="store_true", help="add 95 %% intervals to accuracies and gains")
+    add("--profile", action="store_true", help="also time plain CLIP, and print what each method costs")
     listed = "keep up to N pictures of each kind whose prediction changed, for the report"
-    group.add_argument("--examples", type=int, default=0, metavar="N", help=listed)
+    add("--examples", type=int, default=0, metavar="N", help=listed)
     every = "also write every prediction with the true label: .csv, .parquet or .json"
-    group.add_argument("--predictions", metavar="FILE", help=every)
+    add("--predictions", metavar="FILE", help=every)
     recipes = "TOML file of runs, or a name in eval/recipes/; options given here override its own"
-    group.add_argument("--recipe", metavar="FILE", help=recipes)
-    group = command.add_argument_group("stream (true labels define it; no method sees them)")
-    group.add_argument(
-        "--stream",
-        default="iid",
-        metavar="iid|sorted|dirichlet:GAMMA",
-        help="order of the images, online and episodic: shuffled, sorted by class, or correlated as in StatA, more "
-        "with a smaller GAMMA, such as 0.1, 0.01 or 0.001 (default: %(default)s)",
+    add("--recipe", metavar="FILE", help=recipes)
+    add = command.add_argument_group("stream (true labels define it; no method sees them)").add_argument
+    order = (
+        "order of the images, online and episodic: shuffled, sorted by class, or correlated as in StatA, more with a "
+        "smaller GAMMA, such as 0.1, 0.01 or 0.001 (default: %(default)s)"
     )
+    add("--stream", default="iid", metavar="iid|sorted|dirichlet:GAMMA", help=order)
     present = "number of classes in each batch (in the whole domain if transductive); A-B draws it for each batch"
-    group.add_argument("--classes-present", metavar="K|A-B", help=present)
+    add("--classes-present", metavar="K|A-B", help=present)
     ratio = "how many times more images the most frequent class has than the rarest"
-    group.add_argument("--long-tail", type=float, metavar="RATIO", help=ratio)
-    group.add_argument(
-        "--mix-domains", action="store_true", help="one stream of all domains together; accuracy is still by domain"
-    )
+    add("--long-tail", type=float, metavar="RATIO", help=ratio)
+    mixed = "one stream of all domains together; accuracy is still by domain"
+    add("--mix-domains", action="store_true", help=mixed)
     shared.add_output(command)
     shared.add_quiet(command)
     command.set_defaults(run=run, parser=command)
@@ -134,18 +121,17 @@ def run(options: argparse.Namespace) -> int:
     records = finished(unfinished, lines)
     try:
         for each in runs[len(records) :]:
-            chosen = {name: getattr(each, name) for name in PASSED_ON}
-            methods, given = each.method or DEFAULT_METHODS, shared.method_options(each)
-            chosen |= {"on_domain": None if each.quiet else show}
-            records.append(evaluate(each.dataset, methods=methods, options=given, **chosen, **shared.inputs(each)))
+            keywords = {name: getattr(each, name) for name in PASSED_ON} | shared.inputs(each)
+            keywords |= {"methods": each.method or DEFAULT_METHODS, "options": shared.method_options(each)}
+            records.append(evaluate(each.dataset, on_domain=None if each.quiet else show, **keywords))
             if unfinished:
                 write_text(unfinished, json.dumps({"lines": lines, "records": records}))
     except BaseException:
         if records:  # of a recipe whose later run failed
             sys.stdout.write(render(records, metrics=metrics, intervals=intervals))
         if records and unfinished:
-            kept = f"{len(records)} of {len(runs)} runs are kept in {unfinished}"
-            logger.warning("%s; the same command continues from there", kept)
+            state = "%d of %d runs are kept in %s; the same command continues from there"
+            logger.warning(state, len(records), len(runs), unfinished)
         raise
     shared.deliver(options, lambda output_format: render(records, output_format, metrics, intervals))
     if unfinished:
@@ -158,8 +144,8 @@ def run(options: argparse.Namespace) -> int:
 
 def show(domain: str, accuracy: dict[str, float]) -> None:
     """Print the accuracies on a domain on stderr, above a bar."""
-    found = ", ".join(f"{method} {value:.2f}" for method, value in accuracy.items())
-    announce(visible(f"{domain}: {found}"))
+    accuracies = ", ".join(f"{method} {value:.2f}" for method, value in accuracy.items())
+    announce(visible(f"{domain}: {accuracies}"))
 
 
 def finished(path: Location | None, lines: list[list[str]]) -> list[EvaluationRecord]:

@@ -73,9 +73,8 @@ def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: b
     stored = "FILE.safetensors; or with --text a file or folder of embeddings" if foreign else "FILE.safetensors"
     kind = embeddings if foreign else dataset
     add("--dataset", required=required, type=kind, help=f"{', '.join(DATASETS)} or {stored}")
-    add(
-        "--data-dir", metavar="DIR", help="folder of the images, in any public layout (default: where data get puts it)"
-    )
+    folder = "folder of the images, in any public layout (default: where data get puts it)"
+    add("--data-dir", metavar="DIR", help=folder)
     add("--hub-id", metavar="ID", help="data set on the hub, a saved data set, or Parquet")
     add("--revision", help="commit or tag on the hub")
     for what in ("image", "label", "domain"):
@@ -97,13 +96,12 @@ def add_data(command: argparse.ArgumentParser, required: bool = True, foreign: b
 
 def add_model(command: argparse.ArgumentParser) -> None:
     """Which encoder, on which device, in which precision."""
-    group = command.add_argument_group("model")
-    add = group.add_argument
-    add(
-        "--model",
-        help="open_clip model, hf-hub:OWNER/NAME, local-dir:DIR, transformers:OWNER/NAME|DIR or demo (default: "
-        "ViT-B-16-quickgelu); a classifier with its own head: torchvision:NAME, timm:NAME",
+    add = command.add_argument_group("model").add_argument
+    model = (
+        "open_clip model, hf-hub:OWNER/NAME, local-dir:DIR, transformers:OWNER/NAME|DIR or demo (default: "
+        "ViT-B-16-quickgelu); a classifier with its own head: torchvision:NAME, timm:NAME"
     )
+    add("--model", help=model)
     add("--pretrained", metavar="TAG|FILE", help="its weights (default: openai, or the library's)")
     add("--device", help="auto, cpu, cuda, cuda:N or mps (default: auto)")
     add("--precision", help="auto, fp32, fp16 or bf16 (default: auto: fp16 on CUDA, else fp32)")
@@ -115,43 +113,37 @@ def add_model(command: argparse.ArgumentParser) -> None:
 
 def add_prompts(command: argparse.ArgumentParser, class_names: bool = True) -> None:
     """Which prompts; the command may say by itself which ``class_names`` there are."""
-    group = command.add_argument_group("prompts")
-    group.add_argument(
-        "--prompts",
-        metavar="NAME|FILE",
-        help="single, watt, clip80; clip (OpenAI's) or coop if the data set has them; a file of templates; a .json "
-        "file of descriptions of each class (default: single)",
+    add = command.add_argument_group("prompts").add_argument
+    prompts = (
+        "single, watt, clip80; clip (OpenAI's) or coop if the data set has them; a file of templates; a .json file of "
+        "descriptions of each class (default: single)"
     )
+    add("--prompts", metavar="NAME|FILE", help=prompts)
     names = (
         "default: clean; raw with --protocol watt; for a model with its own head, a file with a name for each output"
     )
     if class_names:
-        group.add_argument("--class-names", metavar="raw|clean|FILE", help=names)
+        add("--class-names", metavar="raw|clean|FILE", help=names)
 
 
 def add_quiet(command: argparse.ArgumentParser) -> None:
     """Whether progress is shown."""
-    command.add_argument(
-        "--quiet", "-q", action="store_true", help="show no progress; results and warnings are still printed"
-    )
+    quiet = "show no progress; results and warnings are still printed"
+    command.add_argument("--quiet", "-q", action="store_true", help=quiet)
 
 
 def add_method(group: argparse._ArgumentGroup) -> None:
     """Options of the adapters."""
-    group.add_argument(
-        "--k",
-        type=count_or_auto,
-        metavar="N|auto",
-        help="images that linear-tca aligns to, or the k of another method (default: auto)",
+    add = group.add_argument
+    k = "images that linear-tca aligns to, or the k of another method (default: auto)"
+    add("--k", type=count_or_auto, metavar="N|auto", help=k)
+    shares = (
+        "how frequent the classes are: a file with a number for each class (lines of NUMBER or NAME,NUMBER, or JSON), "
+        "or estimated (default), uniform, predicted or global; eval also takes oracle, which uses true labels"
     )
-    group.add_argument(
-        "--shares",
-        metavar="FILE|NAME",
-        help="how frequent the classes are: a file with a number for each class (lines of NUMBER or NAME,NUMBER, or "
-        "JSON), or estimated (default), uniform, predicted or global; eval also takes oracle, which uses true labels",
-    )
-    group.add_argument("--solver", help="monge, coral, gradient or mean")
-    group.add_argument("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
+    add("--shares", metavar="FILE|NAME", help=shares)
+    add("--solver", help="monge, coral, gradient or mean")
+    add("--set", action="append", type=assignment, metavar="NAME=VALUE", help="any option of a method")
 
 
 def assignment(text: str) -> tuple[str, str]:
@@ -203,17 +195,15 @@ def read_shares(path: Location) -> list[float] | dict[str, float]:
 
 def add_output(command: argparse.ArgumentParser) -> None:
     """Format and file of the result, and which measures its table shows."""
-    group = command.add_argument_group("output")
-    group.add_argument(
-        "--format", choices=FORMATS, help="default: table; with --output, the one that fits the file name"
-    )
-    group.add_argument("--output", "-o", metavar="FILE", help=f"also write to this file: {', '.join(SUFFIXES)}")
-    group.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
+    add = command.add_argument_group("output").add_argument
+    add("--format", choices=FORMATS, help="default: table; with --output, the one that fits the file name")
+    add("--output", "-o", metavar="FILE", help=f"also write to this file: {', '.join(SUFFIXES)}")
+    add("--overwrite", action="store_true", help="replace the file if it exists")
     columns = (
         "measures to show: one by domain, several as averages; repeatable or separated by commas: "
         f"{', '.join(METRICS)} (default: accuracy)"
     )
-    group.add_argument("--metric", action="extend", type=metrics, metavar="NAME", help=columns)
+    add("--metric", action="extend", type=metrics, metavar="NAME", help=columns)
 
 
 def metrics(text: str) -> list[str]:

@@ -189,9 +189,6 @@ def test_one_pass_in_order_is_the_online_stream(folder):
     assert np.array_equal(np.load("out.npy"), expected)
 
 
-# -- states ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("method", "make"), [("linear-tca", LinearTCA), ("conditional-tca", ConditionalTCA)])
 def test_what_was_learned_can_be_used_again(method, make, folder, capsys):
     np.save("half.npy", Z[:120])
@@ -251,9 +248,6 @@ def test_class_names_are_encoded_by_a_model(folder):
     assert main(["adapt", "tiny.npy", *words]) == 0
     assert set(np.load("out.npy")) <= {0, 1, 2}
     assert json.loads(Path("out.npy.json").read_text())["text"]["model"] == "local-dir:tiny"
-
-
-# -- bad input ---------------------------------------------------------------------------------------------------------
 
 
 def test_bad_rows_are_named_or_dropped(folder, capsys):
@@ -421,9 +415,6 @@ def test_a_head_that_does_not_fit_is_refused_and_nothing_is_written(words, reaso
     assert reason in error
     assert error.count("\n") == 1
     assert files(head) == before
-
-
-# -- base methods on embeddings ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [ZERO_SHOT, *EMBEDDING_BASES])

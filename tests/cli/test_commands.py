@@ -12,15 +12,12 @@ import pytest
 from clip_tca import __version__
 from clip_tca.cli import COMMANDS, main, parser
 from clip_tca.cli.eval import recipe_lines
-from clip_tca.cli.options import DATASETS, parse_value, read_shares
-from clip_tca.datasets.image_source import NAMES
+from clip_tca.cli.options import parse_value, read_shares
 from clip_tca.datasets.registry import BENCHMARKS
 from clip_tca.methods.registry import BASES, ON_EMBEDDINGS
 from tests.conftest import PACS, ROOT
 
 SYNTHETIC = ["eval", "--dataset", "synthetic", "--method", "zero-shot"]
-
-# -- imports -----------------------------------------------------------------------------------------------------------
 
 
 def printed(code: str, *words: str) -> list[str]:
@@ -34,14 +31,6 @@ def test_help_imports_nothing_heavy_and_the_package_no_model_library():
     names = "LinearTCA, MLPTCA, ConditionalTCA, ZeroShotClassifier"
     libraries = "print([m for m in ('open_clip', 'torchvision', 'datasets') if m in sys.modules])"
     assert printed(f"import sys\nfrom clip_tca import {names}\n{libraries}") == ["[]"]
-
-
-def test_the_words_of_the_command_line_are_those_of_the_library():
-    """They are written twice, so that ``--help`` needs no torch."""
-    assert set(DATASETS) == {*NAMES, "synthetic"}
-
-
-# -- exit codes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,9 +168,6 @@ def test_shares_from_a_file(tmp_path):
     for name, says in {"missing.txt": "no such file", "bad.csv": "can't be read"}.items():
         with pytest.raises(ValueError, match=rf"{name}.*{says}"):
             read_shares(tmp_path / name)
-
-
-# -- eval --------------------------------------------------------------------------------------------------------------
 
 
 def test_eval_prints_a_row_for_each_method_and_the_same_again(capsys):
@@ -342,9 +328,6 @@ def test_our_recipes_are_understood_to_the_last_option(path):
     lines = recipe_lines(path.stem, command, [])
     assert lines
     assert {command.parse_args(line).dataset for line in lines} <= set(BENCHMARKS)
-
-
-# -- the others --------------------------------------------------------------------------------------------------------
 
 
 def test_compare_reads_records_and_refuses_other_files(tmp_path, capsys):

@@ -81,13 +81,6 @@ def test_a_method_on_images_can_run_with_mixed_domains_and_is_compared_with_plai
     assert line.split()[3] == "1.00"
 
 
-@pytest.mark.parametrize("name", ["t3a", "tda", "adanpc", "plc"])
-def test_methods_on_embeddings_need_no_pictures(name):
-    record = clip_tca.evaluate("synthetic", methods=["zero-shot", name, f"{name}+tca"])
-    assert len(record["rows"]) == 9
-    assert all(0 <= row["accuracy"] <= 100 for row in record["rows"])
-
-
 def test_what_needs_pictures_says_so_before_the_work():
     with pytest.raises(ValueError, match="'tent' works on images"):
         clip_tca.evaluate("synthetic", methods=["tent"])
@@ -121,9 +114,7 @@ def test_rows_say_what_their_method_saw_less_of_than_the_others():
     assert "dmn (in batches, authors tuned on test data)" in shown
     assert "in batches: the method sees 40 images at a time, not the whole domain." in shown
     online = clip_tca.evaluate("synthetic", methods=["zero-shot", "tda", "stata"], setting="online", batch_size=40)
-    shown = render([online], "table")
-    assert "stata (each batch alone)" in shown
-    assert "tda (" not in shown
+    assert "stata (each batch alone)" in render([online], "table")
 
 
 @pytest.mark.parametrize(("continual", "nature"), [(True, "online"), (False, "batch")])

@@ -12,7 +12,6 @@ from PIL import Image
 from clip_tca import evaluate, load_embeddings
 from clip_tca.cli import main
 from clip_tca.evaluation.inputs import Inputs
-from clip_tca.results.rendering import render
 from tests.small_networks import saved, timm_network
 
 CLASSES = ("cat", "dog", "horse")
@@ -55,12 +54,6 @@ def test_g_is_the_head_of_the_network(embedded, weights):
     batch = torch.stack([embedded.encoder.transform(picture) for picture in shown])
     with torch.no_grad():
         torch.testing.assert_close(data.classifier().logits(z), network(batch), atol=1e-4, rtol=1e-4)
-
-
-def test_an_evaluation_says_whose_head_it_was(pictures, weights):
-    record = evaluate("folder", data_dir=pictures, model=MODEL, pretrained=weights, methods=["zero-shot"], workers=0)
-    assert record["prompts"] is None
-    assert "Classifier: the model's own head, 3 classes." in render(record)
 
 
 def test_embed_writes_the_head_and_eval_reads_it(pictures, weights, tmp_path):

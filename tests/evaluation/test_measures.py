@@ -25,9 +25,6 @@ def of_probabilities(p: list[list[float]], labels: list[int]) -> dict:
     return row(torch.tensor(p).log(), torch.tensor(labels), len(p[0]))
 
 
-# -- by hand -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_measures_of_four_images_by_hand():
     """Classes 0 0 0 1 are called 0 0 1 1, with the confidences 0.95, 0.55, 0.55 and 0.95."""
     found = of_probabilities([[0.95, 0.05], [0.55, 0.45], [0.45, 0.55], [0.05, 0.95]], [0, 0, 0, 1])
@@ -59,9 +56,6 @@ def test_a_class_without_probability_has_no_likelihood_and_the_record_stays_whol
     found = row(torch.tensor([[0.0, -math.inf], [0.0, 0.0]]), torch.tensor([1, 0]), 2)
     assert found["metrics"]["nll"] is None
     assert found["metrics"]["ece"] == pytest.approx(100 * (1 + 0.5) / 2)
-
-
-# -- by scikit-learn ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("classes", [2, 7])
@@ -99,9 +93,6 @@ def test_calibration_errors_are_those_of_a_second_implementation():
     values, right = torch.from_numpy(confidence), torch.from_numpy(correct)
     assert calibration_error(values, right, equal_width(values)) == pytest.approx(error(width))
     assert calibration_error(values, right, equal_count(values)) == pytest.approx(error(count))
-
-
-# -- in a run ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("setting", ["transductive", "online"])

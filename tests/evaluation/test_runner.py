@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import logging
 
 import pytest
@@ -41,9 +40,6 @@ def row(record: dict, method: str, domain: str, seed: int = 0) -> dict:
     return next(r for r in record["rows"] if (r["method"], r["domain"], r["seed"]) == (method, domain, seed))
 
 
-# -- protocols ---------------------------------------------------------------------------------------------------------
-
-
 def test_watt_s_divisors_by_hand():
     """PACS cartoon: 2344 images are 18 whole batches of 128, that is 2304, so that 98.29 % is the ceiling."""
     assert len(order(2344, "full", 128, 0)) == 2344
@@ -61,9 +57,6 @@ def test_rows_count_what_the_protocol_says(protocol, images, divided):
     assert found["accuracy"] == pytest.approx(100 * found["correct"] / divided)
     assert sum(c["images"] for c in found["per_class"].values()) == images
     assert sum(c["correct"] for c in found["per_class"].values()) == found["correct"]
-
-
-# -- settings ----------------------------------------------------------------------------------------------------------
 
 
 def classes(shifted, z: torch.Tensor, setting: str, batch: int, name: str = "linear-tca") -> torch.Tensor:
@@ -155,9 +148,6 @@ def test_other_labels_give_the_same_predictions_in_a_whole_run(tmp_path):
     assert found[0] == found[1]
 
 
-# -- methods -----------------------------------------------------------------------------------------------------------
-
-
 def test_names_that_stand_for_several_methods():
     everything = method_specs(["zero-shot", "all"], {})
     assert sorted(method.name for method in everything) == sorted(set(METHODS) - {ORACLE})
@@ -214,18 +204,6 @@ def test_what_is_wrong_is_named_before_a_model_is_loaded(dataset, wrong, says, m
         clip_tca.evaluate(dataset, **wrong)
 
 
-# -- the record --------------------------------------------------------------------------------------------------------
-
-
-def test_the_record_is_json_and_holds_what_a_reader_needs(record):
-    assert json.loads(json.dumps(record)) == record
-    how = [record[name] for name in ("dataset", "protocol", "setting", "seeds")]
-    assert how == ["synthetic", "full", "transductive", [0, 1]]
-    assert len(record["rows"]) == 3 * 3 * 2
-    assert set(record["cost"]["methods"]) == {"zero-shot", "linear-tca", ORACLE}
-    assert {"torch", "clip-tca", "open_clip_torch"} <= set(record["versions"])
-
-
 def test_accuracy_is_that_of_the_library_and_repeats_itself(record):
     data = synthetic(0)
     z, y = data.domains["shifted"]
@@ -259,9 +237,6 @@ def test_the_record_says_how_often_an_online_map_was_solved():
     for batch, refresh in ((8, "auto"), (64, 1)):
         options = {"methods": ["linear-tca"], "setting": "online", "domains": ["clean"], "batch_size": batch}
         assert clip_tca.evaluate("synthetic", **options)["methods"][0]["parameters"]["refresh"] == refresh
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------
 
 
 def as_if(record: dict, dataset: str, **model) -> dict:

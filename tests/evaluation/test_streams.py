@@ -35,9 +35,6 @@ def batches(draw: Draw, labels=LABELS) -> list[list[int]]:
     return [part.tolist() for part in labels[draw.seen].split(draw.sizes)]
 
 
-# -- the order ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("protocol", ["full", "watt", "kept"])
 def test_without_options_a_run_is_the_shuffle_it_always_was(protocol):
     draw = drawn(labels=torch.zeros(50, dtype=torch.long), seed=3, protocol=protocol, batch=8)
@@ -74,9 +71,6 @@ def test_the_smaller_gamma_the_fewer_classes_in_a_batch():
     ]
     assert classes[0] > 3.9
     assert classes[0] > classes[1] > classes[2]
-
-
-# -- which images ------------------------------------------------------------------------------------------------------
 
 
 def test_batches_have_the_classes_asked_for_by_hand():
@@ -119,9 +113,6 @@ def test_a_long_tail_by_hand():
     assert len(set(draw.seen.tolist())) == 85
     heads = {int(torch.bincount(LABELS[drawn(long_tail=64, seed=seed).seen]).argmax()) for seed in range(8)}
     assert len(heads) > 1
-
-
-# -- the same for every method, and by hand ----------------------------------------------------------------------------
 
 
 def correct(record: dict, method: str) -> dict[str, int]:
@@ -167,18 +158,13 @@ def test_mixed_domains_are_one_stream_with_rows_by_domain():
         assert group["counts"]["fixed"] - group["counts"]["broken"] == gained
 
 
-# -- the record and bad input ------------------------------------------------------------------------------------------
-
-
 def test_the_record_says_what_was_drawn_and_can_be_read_again():
     drawing = {"setting": "episodic", "classes_present": "1-4", "long_tail": 3, "mix_domains": True}
     record = clip_tca.evaluate("synthetic", methods=["zero-shot"], seeds=2, **drawing)
     said = {"kind": "iid", "gamma": None, "classes_present": [1, 4], "long_tail": 3, "mix_domains": True}
     assert record["stream"] == said
     check(json.loads(json.dumps(record)))
-    title = render(record).splitlines()[0]
-    words = "batch 128, 1–4 classes in each batch, long tail 3:1, domains mixed, mean ± std of 2 runs."
-    assert title.endswith(words)
+    assert "1–4 classes in each batch, long tail 3:1, domains mixed" in render(record).splitlines()[0]
     record["stream"] |= {"kind": "dirichlet", "gamma": 0.01, "classes_present": None}
     assert stream_words(record)[0] == "Dirichlet stream γ = 0.01"
 
@@ -187,12 +173,10 @@ def test_the_record_says_what_was_drawn_and_can_be_read_again():
     ("options", "says"),
     [
         ({"stream": "shuffled"}, r"stream: 'shuffled'; allowed are iid, sorted and dirichlet:GAMMA"),
-        ({"stream": "dirichlet"}, "stream: 'dirichlet'; allowed are"),
         ({"stream": "dirichlet:x", "setting": "online"}, "GAMMA is a number, such as 0.1"),
         ({"stream": "dirichlet:-1", "setting": "online"}, "GAMMA: -1.0; allowed are numbers above 0"),
         ({"stream": "sorted"}, "'sorted' is an order of batches.*--setting online or episodic"),
         ({"classes_present": "4-1"}, "classes_present: '4-1'; a number of classes of at least 1"),
-        ({"classes_present": 0}, "classes_present: 0; a number"),
         ({"classes_present": 2, "stream": "sorted", "setting": "online"}, "leave out --stream sorted"),
         ({"classes_present": 2, "protocol": "watt", "setting": "online"}, "protocol 'watt' drops none; use full"),
         ({"classes_present": 7}, "classes_present: 7, but the data set has 6 classes"),

@@ -55,11 +55,6 @@ def test_the_interval_is_that_of_bonett_and_price():
     assert interval(40, 0, 40, 10**9)[1] < 1  # all agree, and still it is not certain
 
 
-def test_forty_answers_with_six_percent_changed_are_about_two_points_wide():
-    _, low, high = interval(20, 20, 40, 10**9)
-    assert 6 * (high - low) / 2 == pytest.approx(1.86, abs=0.1)
-
-
 def test_before_after_another_and_names_of_classes_are_understood(table):
     files = table[table["changed"]]["file"].tolist()
     words = ["after", "before", "another", "can't tell", "", table["label"][5], "After"]
@@ -81,9 +76,6 @@ def test_answers_that_say_nothing_of_these_pictures_are_one_line(answers, reason
         clip_tca.estimate_change(table, answers)
 
 
-# -- the page and the command ------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_demo(tmp_path_factory.mktemp("demo"), ["icon", "sketch"], 3, 20)
@@ -97,9 +89,7 @@ def test_the_command_asks_and_counts_the_answers(folder, tmp_path, capsys):
     assert count > 0
     told = capsys.readouterr().out
     assert f"labels.ask.html asks about {count} of the changed pictures" in told
-    last = told.splitlines()[-1]
-    assert last.startswith(f"What next: open {tmp_path / 'labels.ask.html'} in a browser")
-    assert last.endswith("with --answers answers.csv --overwrite instead of --ask.")
+    assert told.splitlines()[-1].startswith(f"What next: open {tmp_path / 'labels.ask.html'} in a browser")
     changed = table[table["changed"]]
     changed[["file"]].assign(answer="before").to_csv(tmp_path / "answers.csv", index=False)
     answered = ["--answers", str(tmp_path / "answers.csv"), "--overwrite"]
@@ -108,15 +98,10 @@ def test_the_command_asks_and_counts_the_answers(folder, tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.startswith(f"By {len(changed)} answers, accuracy changed by {lost:+.1f} points")
     assert "Verdict: a loss beyond chance, by your answers." in out
-    assert "What next: keep zero-shot" in out
-    assert main([*words, *answered]) == 0
-    assert "Nothing was written" not in capsys.readouterr().out
     (tmp_path / "answers.csv").write_text("file,answer\nelsewhere.jpg,after\n")
     assert main([*words, "--answers", str(tmp_path / "answers.csv"), "-o", str(tmp_path / "new.csv")]) == 1
     assert "such as elsewhere.jpg" in capsys.readouterr().err
     assert not (tmp_path / "new.csv").exists()
-    assert main([*words, "--answers", str(tmp_path / "none.csv")]) == 1
-    assert "none.csv: no such file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("width", [390, 1200])

@@ -123,9 +123,6 @@ def test_an_oracle_has_no_labels_to_look_at(folder):
         clip_tca.label(folder, CLASSES, model=MODEL, method="linear-tca:reference")
 
 
-# -- pictures for a person ---------------------------------------------------------------------------------------------
-
-
 def test_as_many_labels_stay_as_the_share_that_may_be_wrong_allows():
     sure = np.array([0.5, 1.0, 0.9, 0.8])
     # chances to be wrong, the surest first: 0, 0.1, 0.2, 0.5; their running means 0, 0.05, 0.1, 0.2
@@ -146,9 +143,6 @@ def test_a_picture_for_review_has_no_label_and_a_proposal(folder):
     assert 0 < table["review"].sum() < len(table)
     assert (table["label"] == "").tolist() == table["review"].tolist()
     assert set(table["proposal"]) <= {"airplane", "bird", "car"}
-
-
-# -- the command -------------------------------------------------------------------------------------------------------
 
 
 def test_the_screen_counts_and_the_file_has_the_suffix_s_format(folder, tmp_path, capsys):

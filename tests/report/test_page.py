@@ -141,21 +141,10 @@ def test_the_interval_of_the_gain_stands_under_the_headline(record):
     for row in told["rows"]:
         row["changed"] = 400
     half = 100 * (1.96 * 20 + 1) / 1000 / 2**0.5  # the mean of two domains, of 400 changed images of 1000
-    assert f"95 % interval of the change: {10 - half:+.1f} to {10 + half:+.1f} points." in shown(told).text()
-
-
-def test_a_report_opens_with_the_best_method_and_the_verdict_and_shows_pictures_before_calibration(record):
-    told = scored(record, {"zero-shot": 700, "linear-tca": 800, "conditional-tca": 810, ORACLE: 990})
-    for row in told["rows"]:
-        row["changed"] = 400
     text = shown(told).text()
-    assert text.startswith("synthetic: 70.00 % → 81.00 % – clip-tca")
-    assert "Verdict: a gain beyond chance, by the labels. 95 % interval of the change: " in text
-    places = [text.index(part) for part in ("Verdict: ", "Data synthetic", "Reliability: ")]
-    assert places == sorted(places)
-    assert text.index("not selected by hand") < text.index("Reliability: ")
-    summaries = re.findall(r"<details open>\s*<summary>([^<]*?)\s*<", page(Sources([Run("one", told)])))
-    assert summaries == ["conditional-tca", "conditional-tca", "clean"]
+    assert f"95 % interval of the change: {10 - half:+.1f} to {10 + half:+.1f} points." in text
+    assert "Verdict: a gain beyond chance, by the labels." in text
+    assert text.startswith("synthetic: 70.00 % → 80.00 % – clip-tca")
 
 
 def test_what_a_record_has_not_is_left_out_by_name(record):

@@ -54,9 +54,6 @@ def edit(record: Any, path: str, value: Any) -> None:
         record[key] = value
 
 
-# -- what is written can be read ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("setting", ["transductive", "online", "episodic"])
 @pytest.mark.parametrize("protocol", ["full", "watt", "kept"])
 def test_what_evaluate_returns_is_a_whole_record_already(setting, protocol):
@@ -76,9 +73,6 @@ def test_reading_gives_back_what_was_written_and_names_the_records_of_a_recipe(w
 
 def test_a_matrix_is_one_line_a_row_in_json(whole):
     assert f'"confusion": [\n    {whole["rows"][0]["confusion"][0]},\n' in render(whole, "json")
-
-
-# -- what is damaged is refused ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,6 @@ def percent(predicted: torch.Tensor, y: torch.Tensor) -> float:
     return 100 * float((predicted == y).double().mean())
 
 
-# -- distances ---------------------------------------------------------------------------------------------------------
-
-
 def test_corruption_measures_the_corrupted_pictures_and_severity_0_is_the_data_set_itself(tmp_path):
     rng = np.random.default_rng(0)
     for domain, (label, name) in itertools.product(("day", "night"), enumerate(("cat", "dog"))):
@@ -104,9 +101,6 @@ def test_alignment_starts_at_the_identity_and_ends_at_lineartca(made):
     assert points[-1]["gain"] == pytest.approx(points[-1]["accuracy"] - percent(g.predict(z), y))
 
 
-# -- sizes -------------------------------------------------------------------------------------------------------------
-
-
 def test_k_and_test_size_are_lineartca(made):
     g = ZeroShotClassifier(made.text, made.scale)
     z, y = made.domains["skewed"]
@@ -134,9 +128,6 @@ def test_a_stream_of_one_batch_is_one_fit(made):
     assert min(column(rows, "estimation_error")) > 0
     alone = measured("batch-size", made, reference=None, sizes=[64])
     assert column(alone, "estimation_error") == [None] * 3
-
-
-# -- source ------------------------------------------------------------------------------------------------------------
 
 
 def upper_bounds(made: EmbeddingSet, domain: str, reference: str = "clean") -> dict[str, float]:
@@ -182,8 +173,6 @@ def test_forgetting_predicts_the_source_with_the_state_of_another_domain(made):
     assert rows[-1]["accuracy"] == pytest.approx(before)
     assert len(column(rows, "accuracy", method="t3a")) == 2
 
-
-# -- toy ---------------------------------------------------------------------------------------------------------------
 
 PAPER = {
     "linear": """
