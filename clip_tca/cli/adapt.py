@@ -11,7 +11,7 @@ from clip_tca.adapters.registry import ADAPTERS, DEFAULT
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
-from clip_tca.datasets.formats.registry import KINDS, Kind
+from clip_tca.datasets.formats import KINDS, Kind
 from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ METHOD = ("method", "k", "shares", "solver", "set")
 ABOUT = """\
 Adapt stored embeddings in constant memory: fit on a sample of the rows, then adapt shard by shard.
 
-EMBEDDINGS is a .npy, .npz, .safetensors, .parquet, Arrow or webdataset .tar file, a folder or a glob pattern of such
-shards, or a folder of clip-retrieval. Every path may be a URL that fsspec takes: s3://, gs://, hf://, memory://.
+EMBEDDINGS is a .npy, .npz, .safetensors, .parquet or Arrow file, a folder or a glob pattern of such shards, or a folder
+of clip-retrieval. Every path may be a URL that fsspec takes: s3://, gs://, hf://, memory://.
 TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or with --model a list of class names.
 With --head FILE.safetensors (tensors weight and bias) embeddings are features as that layer takes them, not scaled.
 A state of --load-state has its own classifier, and needs neither.
@@ -137,8 +137,8 @@ def run(options: argparse.Namespace) -> int:
     shared.check_inputs(options)
     shared.check_output(options.save_state, "save_state")
     from clip_tca.bulk.run import Run
-    from clip_tca.bulk.shards import open_embeddings
     from clip_tca.core.device import choose_device
+    from clip_tca.datasets.embeddings import open_embeddings
     from clip_tca.datasets.foreign_files import read_labels
 
     device = choose_device(options.device)

@@ -13,8 +13,8 @@ from clip_tca.classifier import LinearClassifier, ZeroShotClassifier, told_apart
 from clip_tca.core.files import write_tensors
 from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
-from clip_tca.datasets.formats.arrays import SafetensorsFile
-from clip_tca.datasets.formats.registry import FORMATS, TORCH
+from clip_tca.datasets.arrays import SafetensorsFile
+from clip_tca.datasets.formats import FORMATS, TORCH
 
 OTHERS = {*FORMATS, *TORCH} - {".safetensors"}
 """Suffixes of files with embeddings alone."""

@@ -113,7 +113,7 @@ class Inputs(ImageSource):
         ``arrived`` is called with the name of each domain as soon as it is embedded, and with what is embedded by then.
         """
         check_whole("workers", self.workers, 0, also=None)
-        path, is_made = Path(self.dataset), self.dataset == "synthetic"
+        path, is_made = locate(self.dataset), self.dataset == "synthetic"
         is_stored = self.dataset not in (*NAMES, "synthetic") and (path.suffix.lower() in SUFFIXES or path.is_dir())
         is_ours = is_stored and path.suffix == ".safetensors" and self.text is None
         is_foreign = is_stored and not is_ours
@@ -145,16 +145,17 @@ class Inputs(ImageSource):
             return self._stored(data, path.stem, {"kind": "embeddings", "path": self.dataset}, arrived)
         files = ForeignFiles(
             path,
-            Path(self.text or ""),
-            None if self.labels is None else Path(self.labels),
+            self.text or "",
+            self.labels,
             self.scale,
-            None if self.class_names in CLASS_NAMES else Path(self.class_names),
+            None if self.class_names in CLASS_NAMES else self.class_names,
             self.column,
             self.text_column,
             self.label_column,
         )
         data = files.load()
-        return self._stored(data, path.resolve().stem, files.about(data), arrived)
+        name = path.resolve().stem if isinstance(path, Path) else path.stem
+        return self._stored(data, name, files.about(data), arrived)
 
     def _stored(
         self, data: EmbeddingSet, name: str, origin: dict[str, Any], arrived: Callable[[Embedded, str], None] | None

@@ -25,8 +25,8 @@ from clip_tca.adapters.linear import gradient
 from clip_tca.adapters.registry import PAPER, PUBLIC_CODE
 from clip_tca.adapters.statistics import moments
 from clip_tca.core.files import write_text
+from clip_tca.datasets.arrays import SafetensorsFile
 from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
-from clip_tca.datasets.formats.arrays import SafetensorsFile
 from clip_tca.methods.base import Task
 from clip_tca.methods.t3a import T3A
 from clip_tca.studies.frame import accuracy, shuffled

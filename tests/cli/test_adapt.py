@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.adapters.registry import PUBLIC_CODE
 from clip_tca.cli import main
-from clip_tca.datasets.formats.registry import open_shard
+from clip_tca.datasets.formats import open_shard
 from clip_tca.evaluation.streams import order
 from clip_tca.methods.base import Task
 from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT, base_method
@@ -386,7 +386,7 @@ def test_text_files_that_are_none_are_refused(folder, capsys):
 FULL = """
 import resource, sys
 from clip_tca.cli import main
-from clip_tca.datasets.formats.registry import open_shard
+from clip_tca.datasets.formats import open_shard
 from clip_tca.evaluation.streams import order
 from clip_tca.methods.base import Task
 from clip_tca.methods.registry import EMBEDDING_BASES, ZERO_SHOT, base_method

@@ -14,6 +14,7 @@ import clip_tca
 from clip_tca.cli import main
 from clip_tca.datasets.foreign_files import ForeignFiles
 from clip_tca.datasets.synthetic import synthetic
+from tests.object_stores import upload
 
 METHODS = ("zero-shot", "linear-tca", "conditional-tca")
 CLASSES = [f"class {number}" for number in range(7)]
@@ -61,6 +62,12 @@ def test_arrays_give_what_our_own_file_of_the_same_embeddings_gives(folder, expe
     assert record["dataset"] == "f"
     assert record["data"]["origin"]["scale"] == 30.0
     assert record["model"] is None
+
+
+def test_they_may_be_in_a_store(folder, expected, memory):
+    upload(folder, memory)
+    files = {"text": f"{memory}/t.npy", "labels": f"{memory}/l.npy"}
+    assert correct(clip_tca.evaluate(f"{memory}/f.npy", methods=METHODS, scale=30.0, **files)) == expected
 
 
 def test_the_scale_is_that_of_the_text_file_else_100_and_the_command_says_it(folder, made, capsys):
@@ -138,7 +145,7 @@ def test_what_does_not_fit_is_refused_in_one_line(name, change, reason, folder):
         ("f.npy", {}, r"text: none given; .*f\.npy holds embeddings, and --text FILE"),
         ("", {}, "is a folder; of pictures, name it by --dataset folder --data-dir .*; of embeddings"),
         ("f.npy", {"text": "t.npy"}, r"labels: .*f\.npy has none, and accuracy needs them; give --labels FILE"),
-        ("none.npy", {"text": "t.npy"}, r"none\.npy: no such file or folder"),
+        ("none.npy", {"text": "t.npy"}, r"none\.npy: no such file, folder or pattern"),
         ("f.npy", {"text": "none.npy", "labels": "l.npy"}, r"text: .*none\.npy is not a file"),
     ],
 )

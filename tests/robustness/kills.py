@@ -49,7 +49,6 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from clip_tca import ConditionalTCA, ZeroShotClassifier, cli
-from tests.datasets.test_webdataset import npy, tar
 from tests.object_stores import CREDENTIALS
 from tests.tiny_clip import MODEL
 
@@ -92,7 +91,6 @@ COMMANDS = [
     Command("adapt .parquet shards", ["adapt", "../inputs/parquet", *ADAPT, "out/z", *EVERYTHING], 6),
     Command("adapt .arrow, online", ["adapt", "../inputs/z.arrow", *ADAPT, "out/z.arrow", "--online"], 6),
     Command("adapt clip-retrieval", ["adapt", "../inputs/shelf", *ADAPT, "out/z", *EVERYTHING], 5),
-    Command("adapt webdataset", ["adapt", "../inputs/tar", *ADAPT, "out/z", *EVERYTHING], 5),
     Command("adapt, a loaded state", ["adapt", "../inputs/npy", *LOADED, *EVERYTHING], 6),
     Command("adapt to S3", ["adapt", "../inputs/npy", *ADAPT, f"s3://{BUCKET}/z", *EVERYTHING], 6),
 ]
@@ -112,10 +110,9 @@ def make_inputs(place: Path) -> None:
     save_file({"embeddings": torch.from_numpy(z)}, place / "z.safetensors")
     g = ZeroShotClassifier(torch.from_numpy(text))
     ConditionalTCA(g).fit(torch.from_numpy(z)).save(place / "state.safetensors")
-    for kind in ("npy", "parquet", "tar", "shelf/img_emb", "shelf/metadata"):
+    for kind in ("npy", "parquet", "shelf/img_emb", "shelf/metadata"):
         (place / kind).mkdir(parents=True)
     for number, part in enumerate(np.split(z, SHARDS)):
-        tar(place / "tar" / f"{number}.tar", {f"{i}.npy": npy(row) for i, row in enumerate(part[:300])})
         np.save(place / "shelf" / "img_emb" / f"img_emb_{number}.npy", part)
         pq.write_table(table(part).select(["number"]), place / "shelf" / "metadata" / f"metadata_{number}.parquet")
         np.save(place / "npy" / f"shard_{number}.npy", part)

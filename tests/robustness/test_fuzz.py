@@ -49,8 +49,6 @@ from clip_tca.datasets.prompts import class_names, load_prompts, read_classes
 from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.checkpoint import is_torchscript, read_torchscript
 from clip_tca.encoding.store import Store
-from tests.datasets.test_webdataset import npy as npy_bytes
-from tests.datasets.test_webdataset import tar
 from tests.robustness import answers
 from tests.robustness.answers import TooLong, answered, command
 from tests.robustness.damage import SIZES, damaged, damaged_document, damaged_json, damaged_text, text_files
@@ -225,7 +223,7 @@ def test_what_is_damaged_in_the_store_counts_as_missing(data: DataObject):
 
 # -- embeddings, class texts, labels -----------------------------------------------------------------------------------
 
-SUFFIXES = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather", ".tar")
+SUFFIXES = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather")
 KINDS = ("<f4", "<f2", "<f8", ">f4", "|O", "<c8", "<U9", "|V9", "f4,f4", "<f16", "|b1", "<M8[s]", "<i8")
 MEMBERS = ("../x.npy", "/x.npy", "é.npy", ".npy", "a\nb.npy")
 
@@ -248,7 +246,6 @@ def encoded(z: np.ndarray, suffix: str, fixed: bool = False) -> bytes:
         ".parquet": lambda path: pq.write_table(table, path, row_group_size=20, compression=compression),
         ".arrow": stream,
         ".feather": lambda path: pyarrow.feather.write_feather(table, path),
-        ".tar": lambda path: tar(path, {f"p{i}.vectors.npy": npy_bytes(row) for i, row in enumerate(z)}),
     }[suffix]
     return content(write, suffix)
 

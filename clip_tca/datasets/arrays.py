@@ -13,19 +13,22 @@ import shutil
 import tempfile
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import index
-from typing import IO, Any, NamedTuple
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clip_tca.core.remote import Location
-from clip_tca.datasets.formats import base
-from clip_tca.datasets.formats.base import LONGEST_ROW, ROWS, Block, Result, Shard, Sink, Target, reading
-from clip_tca.datasets.formats.registry import Kind
+from clip_tca.datasets.formats import Kind
+from clip_tca.datasets.shards import LONGEST_ROW, ROWS, Arrays, Block, Shard, Writer, pick_name, reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BFLOAT16 = "BF16"
 SAFETENSORS = {
@@ -34,9 +37,11 @@ SAFETENSORS = {
 }  # fmt: skip
 """Dtypes of safetensors as NumPy has them; tensors of others are not seen."""
 
+CODES = {stored: code for code, stored in SAFETENSORS.items()}
+
 
 class Header(NamedTuple):
-    """What is known of an array before it is read: where its values begin in its stream, and how they are stored."""
+    """Shape and dtype of an array, and where its values begin in a stream of bytes."""
 
     shape: tuple[int, ...]
     stored: np.dtype[Any]
@@ -50,7 +55,7 @@ class Header(NamedTuple):
         return np.dtype(np.float32) if self.bfloat16 else self.stored.newbyteorder("=")
 
     def check(self, size: int) -> Header:
-        """Raise EOFError unless it fits into a stream of ``size`` bytes."""
+        """Raise EOFError unless it fits into a stream of ``size`` bytes: only then may memory be taken for it."""
         needed = self.start + math.prod(self.shape) * self.stored.itemsize
         if min(self.shape, default=0) < 0 or size < needed:
             raise EOFError(f"shape {self.shape}: {size} bytes of {needed}")
@@ -59,9 +64,9 @@ class Header(NamedTuple):
     def read(self, file: IO[bytes], count: int) -> np.ndarray:
         """The next ``count`` values."""
         values = np.empty(count, self.stored)
-        got = file.readinto(values.view(np.uint8))  # type: ignore[attr-defined]
-        if got < values.nbytes:
-            raise EOFError(f"{got} bytes of {values.nbytes}")
+        size = file.readinto(values.view(np.uint8))  # type: ignore[attr-defined]
+        if size < values.nbytes:
+            raise EOFError(f"{size} bytes of {values.nbytes}")
         if self.bfloat16:
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(self.dtype, copy=False)
@@ -75,88 +80,14 @@ def read_header(file: IO[bytes]) -> Header:
     return Header(shape, dtype, file.tell(), fortran and len(shape) > 1 and min(shape) > 1)
 
 
-class ArraySink:
-    """An array in NumPy's format for each kind, written row by row, then packed into one file where the format has one.
-
-    Headers leave room for any number of rows, and are written again at the end.
-    """
-
-    def __init__(self, target: Target, name: str, dim: int, pack: Pack | None) -> None:
-        """``name`` is that of the array of embeddings, ``dim`` their dimension."""
-        self.target, self.dim, self.pack, self.rows = target, dim, pack, 0
-        self.names: dict[Kind, str] = {kind: name if kind == "embeddings" else kind for kind in target.paths}
-        self.files: dict[Kind, IO[bytes]] = {
-            kind: path.open("wb") if pack is None else tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
-            for kind, path in target.paths.items()
-        }
-        self._write_headers()
-
-    def write(self, result: Result) -> None:
-        """Append the output for a block."""
-        for kind, file in self.files.items():
-            values = np.ascontiguousarray(result.arrays[kind], self.target.dtypes[kind])
-            file.write(values.reshape(-1).view(np.uint8).data)
-        self.rows += len(result)
-
-    def close(self) -> None:
-        """Finish the files."""
-        self._write_headers()
-        if self.pack is not None:
-            self.pack(self)
-        for file in self.files.values():
-            file.close()
-
-    def shape(self, kind: Kind) -> tuple[int, ...]:
-        """Of an array so far."""
-        return (self.rows, self.dim) if kind == "embeddings" else (self.rows,)
-
-    def _write_headers(self) -> None:
-        for kind, file in self.files.items():
-            file.seek(0)
-            header = {"descr": self.target.dtypes[kind].str, "fortran_order": False, "shape": self.shape(kind)}
-            np.lib.format.write_array_header_1_0(file, header)
-
-
-Pack = Callable[[ArraySink], None]
-
-
-def pack_npz(sink: ArraySink) -> None:
-    """Write a ``.npz`` file, not compressed."""
-    with zipfile.ZipFile(sink.target.path, "w", allowZip64=True) as archive:
-        for kind, file in sink.files.items():  # without the time: a clock before 1980 would be an error
-            with archive.open(f"{sink.names[kind]}.npy", "w", force_zip64=True) as member:
-                file.seek(0)
-                shutil.copyfileobj(file, member, 1 << 20)
-
-
-def pack_safetensors(sink: ArraySink) -> None:
-    """Write a ``.safetensors`` file."""
-    codes = {stored: code for code, stored in SAFETENSORS.items()}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for kind, name in sink.names.items():
-        dtype, shape = sink.target.dtypes[kind], sink.shape(kind)
-        start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": codes[dtype.str], "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with sink.target.path.open("wb") as target:
-        target.write(len(text).to_bytes(8, "little") + text)
-        for file in sink.files.values():
-            shutil.copyfileobj(file, target, 1 << 20)
-
-
 class ArrayFile(ABC):
     """A file of named arrays, and ``metadata`` beside them. Only its headers are read when it is opened."""
 
     single_array = False
-    pack: Pack | None = None
-    """How arrays that were written become a file of the format; None: each is one."""
-
     remedy = "copy or download it again"
 
     def __init__(self, path: Location) -> None:
-        """Read the headers; ValueError if the file is truncated, damaged or of another format."""
+        """Raise ValueError if the file is truncated, damaged or of another format."""
         self.path = path
         self.metadata: dict[str, str] = {}
         with reading(path, self.remedy):
@@ -171,7 +102,7 @@ class ArrayFile(ABC):
             return ""
         ndims = (2, 3) if texts else (2,)
         names = [key for key, header in self.headers.items() if len(header.shape) in ndims and header.dtype.kind == "f"]
-        return base.pick_name(self.path, names, name, "array", texts)
+        return pick_name(self.path, names, name, "array", texts)
 
     def read(self, name: str) -> Tensor:
         """A whole array; ValueError if the file is truncated or damaged, or if the array has no numbers."""
@@ -184,7 +115,7 @@ class ArrayFile(ABC):
             return torch.from_numpy(values.reshape(header.shape, order="F" if header.fortran else "C"))
 
     def windows(self, name: str, rows: int, start: int, stop: int) -> Iterator[np.ndarray]:
-        """Rows ``start`` to ``stop`` of a matrix, ``rows`` at a time."""
+        """Rows ``start`` to ``stop`` of a matrix, ``rows`` at a time; nothing else of the file is read."""
         header = self.headers[name]
         width = header.shape[1]
         with reading(self.path), self._stream(name) as file:
@@ -194,13 +125,11 @@ class ArrayFile(ABC):
 
     @contextmanager
     def _stream(self, name: str) -> Iterator[IO[bytes]]:
-        """The bytes that the header of an array counts in."""
         with self.path.open("rb") as file:
             yield file
 
     @abstractmethod
-    def _open(self) -> dict[str, Header]:
-        """The headers; also sets the metadata."""
+    def _open(self) -> dict[str, Header]: ...
 
 
 class NpyFile(ArrayFile):
@@ -216,17 +145,14 @@ class NpyFile(ArrayFile):
 class NpzFile(ArrayFile):
     """A ``.npz`` file: an archive of ``.npy`` files, compressed or not."""
 
-    pack = staticmethod(pack_npz)
-
     def _open(self) -> dict[str, Header]:
+        headers = {}
         with self.path.open("rb") as source, zipfile.ZipFile(source) as archive:
-            headers = {}
             for member in archive.infolist():
-                name, suffix = member.filename[:-4], member.filename[-4:]
-                if suffix == ".npy":
+                if member.filename.endswith(".npy"):
                     with archive.open(member) as file:
-                        headers[name] = read_header(file).check(member.file_size)
-            return headers
+                        headers[member.filename[:-4]] = read_header(file).check(member.file_size)
+        return headers
 
     @contextmanager
     def _stream(self, name: str) -> Iterator[IO[bytes]]:
@@ -237,8 +163,6 @@ class NpzFile(ArrayFile):
 
 class SafetensorsFile(ArrayFile):
     """A ``.safetensors`` file: length of the header, header as JSON, and the values of one tensor after another."""
-
-    pack = staticmethod(pack_safetensors)
 
     def _open(self) -> dict[str, Header]:
         whole = self.path.stat().st_size
@@ -268,16 +192,21 @@ class TorchFile(ArrayFile):
         with self.path.open("rb") as file:
             content = torch.load(file, map_location="cpu", weights_only=True)
         self.single_array = isinstance(content, Tensor)
-        found = {"": content} if self.single_array else content if isinstance(content, dict) else {}
-        self._tensors = {str(key): value.detach() for key, value in found.items() if isinstance(value, Tensor)}
+        tensors = {"": content} if self.single_array else content if isinstance(content, dict) else {}
+        self._tensors = {
+            str(key): (value.float() if value.dtype == torch.bfloat16 else value).detach()
+            for key, value in tensors.items()
+            if isinstance(value, Tensor)
+        }
         if not self._tensors:
             raise ValueError(f"it holds a {type(content).__name__}")
-        kinds = {name: np.float32 if value.is_floating_point() else np.int64 for name, value in self._tensors.items()}
-        return {name: Header(tuple(value.shape), np.dtype(kinds[name])) for name, value in self._tensors.items()}
+        return {name: Header(tuple(value.shape), value.numpy().dtype) for name, value in self._tensors.items()}
 
     def read(self, name: str) -> Tensor:
-        """A whole tensor."""
         return self._tensors[name]
+
+    def windows(self, name: str, rows: int, start: int, stop: int) -> Iterator[np.ndarray]:
+        yield from (part.numpy() for part in self._tensors[name][start:stop].split(rows))
 
 
 FILES: dict[str, type[ArrayFile]] = {
@@ -293,30 +222,94 @@ class ArrayShard(Shard):
     """One matrix of a file of named arrays."""
 
     def __init__(self, file: ArrayFile, column: str | None = None) -> None:
-        """Choose the matrix, and check that it holds embeddings."""
-        self.file, self.path, self.where = file, file.path, str(file.path)
+        """Raise ValueError unless the matrix holds embeddings."""
+        self.file, self.path = file, file.path
         self.name, self.single_array = file.choose(column), file.single_array
         header = file.headers[self.name]
         shape, dtype = header.shape, header.dtype
         if len(shape) != 2 or not 0 < shape[1] <= LONGEST_ROW:
-            raise ValueError(f"{self.where}: shape {shape}; a matrix (rows, 1 to {LONGEST_ROW} dimensions) is needed")
+            raise ValueError(f"{self.path}: shape {shape}; a matrix (rows, 1 to {LONGEST_ROW} dimensions) is needed")
         if dtype.kind != "f" or dtype.itemsize > 8:
-            raise ValueError(f"{self.where}: dtype {dtype}; allowed are float16, float32 and float64")
+            raise ValueError(f"{self.path}: dtype {dtype}; allowed are float16, float32 and float64")
         if header.fortran:
-            raise ValueError(f"{self.where}: stored column by column (Fortran order); save np.ascontiguousarray of it")
+            raise ValueError(f"{self.path}: stored column by column (Fortran order); save np.ascontiguousarray of it")
         (self.rows, self.dim), self.dtype = shape, dtype
 
     def blocks(self, rows: int = ROWS, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Rows ``start`` to ``stop``, ``rows`` at a time."""
+        """Rows ``start`` to ``stop`` (None: the end), ``rows`` at a time; nothing else of the file is read."""
         for z in self.file.windows(self.name, rows, start, min(self.rows, self.rows if stop is None else stop)):
             yield Block(z, start)
             start += len(z)
 
-    def check_added(self, kinds: tuple[Kind, ...]) -> None:
-        """Raise ValueError if the matrix has the name of an array that would be added beside it."""
-        added: list[str] = [kind for kind in kinds if kind != "embeddings"]
-        base.check_free(self.where, "an array", added, [self.name] if "embeddings" in kinds else [])
+    def runs(self, firsts: Sequence[int], length: int) -> Iterator[Block]:
+        if isinstance(self.file, NpzFile):  # a compressed stream has no seek
+            yield from super().runs(firsts, length)
+        else:
+            for first in firsts:
+                yield from self.blocks(length, first, first + length)
 
-    def sink(self, target: Target) -> Sink:
-        """A writer in the same format; the embeddings keep the name of their array."""
-        return ArraySink(target, self.name, self.file.headers[self.name].shape[1], self.file.pack)
+    def writer(self, paths: dict[Kind, Path], dtypes: dict[Kind, np.dtype[Any]]) -> Writer:
+        return ArrayWriter(self, paths, dtypes)
+
+
+class ArrayWriter:
+    """An array in NumPy's format for each kind, written row by row, then packed into one file where the format has one.
+
+    Headers leave room for any number of rows, and are written again at the end.
+    """
+
+    def __init__(self, shard: ArrayShard, paths: dict[Kind, Path], dtypes: dict[Kind, np.dtype[Any]]) -> None:
+        """The embeddings keep the name of their array."""
+        self.dtypes, self.dim, self.rows = dtypes, shard.dim or 0, 0
+        self.path = next(iter(paths.values()))
+        self.pack = {NpzFile: self._pack_npz, SafetensorsFile: self._pack_safetensors}.get(type(shard.file))
+        self.names: dict[Kind, str] = {kind: shard.name if kind == "embeddings" else kind for kind in paths}
+        self.files: dict[Kind, IO[bytes]] = {
+            kind: path.open("wb") if self.pack is None else tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+            for kind, path in paths.items()
+        }
+        self._write_headers()
+
+    def write(self, arrays: Arrays, others: pa.Table | None = None) -> None:
+        """Append rows."""
+        for kind, file in self.files.items():
+            file.write(np.ascontiguousarray(arrays[kind], self.dtypes[kind]).reshape(-1).view(np.uint8).data)
+        self.rows += len(next(iter(arrays.values())))
+
+    def close(self) -> None:
+        """Finish the files."""
+        self._write_headers()
+        if self.pack is not None:
+            self.pack()
+        for file in self.files.values():
+            file.close()
+
+    def _shape(self, kind: Kind) -> tuple[int, ...]:
+        return (self.rows, self.dim) if kind == "embeddings" else (self.rows,)
+
+    def _write_headers(self) -> None:
+        for kind, file in self.files.items():
+            file.seek(0)
+            header = {"descr": self.dtypes[kind].str, "fortran_order": False, "shape": self._shape(kind)}
+            np.lib.format.write_array_header_1_0(file, header)
+
+    def _pack_npz(self) -> None:
+        with zipfile.ZipFile(self.path, "w", allowZip64=True) as archive:
+            for kind, file in self.files.items():  # without the time: a clock before 1980 would be an error
+                with archive.open(f"{self.names[kind]}.npy", "w", force_zip64=True) as member:
+                    file.seek(0)
+                    shutil.copyfileobj(file, member, 1 << 20)
+
+    def _pack_safetensors(self) -> None:
+        entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        end = 0
+        for kind, name in self.names.items():
+            start, end = end, end + math.prod(self._shape(kind)) * self.dtypes[kind].itemsize
+            code = CODES[self.dtypes[kind].str]
+            entries[name] = {"dtype": code, "shape": self._shape(kind), "data_offsets": [start, end]}
+        text = json.dumps(entries).encode()
+        text += b" " * (-len(text) % 8)
+        with self.path.open("wb") as target:
+            target.write(len(text).to_bytes(8, "little") + text)
+            for file in self.files.values():  # each is now behind its header
+                shutil.copyfileobj(file, target, 1 << 20)

@@ -1,9 +1,9 @@
-"""The contract of an embedding format: a shard is read in blocks of rows, and a sink writes what becomes of them."""
+"""The contract of a file of embeddings: a shard is read in blocks of rows, and a writer writes what becomes of them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,13 @@ import torch
 from clip_tca.core.checks import one_line
 from clip_tca.core.remote import Location, stamp
 from clip_tca.core.tensors import to_tensor
-from clip_tca.datasets.formats.registry import Kind
+from clip_tca.datasets.formats import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Arrays = dict[Kind, np.ndarray]
+"""Output for some rows: an array for each kind."""
 
 ROWS = 8192
 """Rows read, adapted and written together, of embeddings of the usual dimensions."""
@@ -30,10 +33,8 @@ LONGEST_ROW = 1 << 20
 """A row that says it is longer than this is not an embedding."""
 
 EMBEDDING_NAMES = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
-"""Usual names of an array or column of embeddings, in order of preference."""
-
 TEXT_NAMES = ("text", "texts", "text_embeds", "text_embeddings", "text_emb", "embeddings", "arr_0", "text.single")
-"""Usual names of an array of text embeddings."""
+"""Usual names of an array or column of (text) embeddings, in order of preference."""
 
 
 def block_rows(dim: int) -> int:
@@ -65,35 +66,11 @@ class Block:
         return Block(self.z[keep], self.first, None if self.others is None else self.others.take(keep))
 
 
-@dataclass(frozen=True)
-class Result:
-    """The output for a block: arrays by kind, and columns to carry along."""
-
-    arrays: dict[Kind, np.ndarray]
-    others: pa.Table | None = None
-
-    def __len__(self) -> int:
-        return len(next(iter(self.arrays.values())))
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where the output for a shard goes: a file for each kind, the same one unless the format holds a single array."""
-
-    paths: dict[Kind, Path]
-    dtypes: dict[Kind, np.dtype[Any]]
-
-    @property
-    def path(self) -> Path:
-        """The file, where there is one."""
-        return next(iter(self.paths.values()))
-
-
-class Sink(Protocol):
+class Writer(Protocol):
     """Writes the output for one shard."""
 
-    def write(self, result: Result) -> None:
-        """Append the output for a block."""
+    def write(self, arrays: Arrays, others: pa.Table | None = None) -> None:
+        """Append the output for a block, and the columns that it carries along."""
 
     def close(self) -> None:
         """Finish the files."""
@@ -103,40 +80,45 @@ class Shard(ABC):
     """Embeddings that are read block by block.
 
     Attributes:
-        path: The file; of an archive, the name of its output.
-        where: What error messages call it.
+        path: The file.
         name: Its array or column of embeddings.
         rows: Number of rows.
         dim: Dimension; None for a table without rows.
         dtype: Of the embeddings, as stored.
+        columns: Those of a table, the embeddings among them.
+        added: The names under which labels and scores are written beside the embeddings.
         single_array: Whether a file of this format holds one array only.
     """
 
     path: Location
-    where: str
     name: str
     rows: int
     dim: int | None
     dtype: np.dtype[Any]
+    columns: Sequence[str] = ()
+    added: dict[Kind, str] = {"labels": "labels", "scores": "scores"}  # noqa: RUF012 (never changed)
     single_array = False
 
     @abstractmethod
-    def blocks(self, rows: int = ROWS, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Rows ``start`` to ``stop`` (None: the end), ``rows`` at a time; of the file only what is needed is read."""
+    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
+        """All rows, ``rows`` at a time."""
+
+    def runs(self, firsts: Sequence[int], length: int) -> Iterator[Block]:
+        """Up to ``length`` rows from each of ``firsts`` on; where a file can't be read in part, it is read whole."""
+        for block in self.blocks(block_rows(self.dim or 1)):
+            for start in (first - block.first for first in firsts):
+                if 0 <= start < len(block):
+                    yield Block(block.z[start : start + length], block.first + start)
 
     @abstractmethod
-    def check_added(self, kinds: tuple[Kind, ...]) -> None:
-        """Raise ValueError if an array or column of a name that would be added exists already."""
-
-    @abstractmethod
-    def sink(self, target: Target) -> Sink:
-        """A writer in the format of the shard."""
+    def writer(self, paths: dict[Kind, Path], dtypes: dict[Kind, np.dtype[Any]]) -> Writer:
+        """A writer in the same format, with a file for each kind: all the same, unless it holds a single array."""
 
     def sources(self) -> list[Location]:
         """The files it is read from."""
         return [self.path]
 
-    def stamp(self) -> Any:
+    def stamp(self) -> list[Any]:
         """What changes when the content does."""
         return [self.name, *(stamp(path) for path in self.sources())]
 
@@ -149,36 +131,32 @@ class Shard(ABC):
         """All files that are written for it."""
         return sorted(set(self.outputs(kinds).values()))
 
-
-def damaged(where: object, reason: object, remedy: str = "copy or download it again") -> ValueError:
-    """The error for a file that can't be read to its end."""
-    return ValueError(f"{where}: truncated or damaged ({one_line(reason)}); {remedy}")
+    def check_added(self, kinds: tuple[Kind, ...]) -> None:
+        """Raise ValueError if it has an array or column with the name of one that would be added."""
+        for name in (self.added[kind] for kind in kinds if kind in self.added):
+            if name in (self.columns or [self.name]):
+                noun = "a column" if self.columns else "an array"
+                raise ValueError(f"{self.sources()[-1]}: has {noun} {name!r} already; rename it")
 
 
 @contextmanager
-def reading(where: object, remedy: str = "copy or download it again") -> Iterator[None]:
+def reading(path: object, remedy: str = "copy or download it again") -> Iterator[None]:
     """Whatever a library raises about the content of a file is one line of ours; a file that is missing stays that."""
     try:
         yield
     except Exception as error:  # archives, compression, pickles and NumPy's parser of headers raise anything
         if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.filename is not None):
             raise
-        raise damaged(where, error, remedy) from None
+        raise ValueError(f"{path}: truncated or damaged ({one_line(error)}); {remedy}") from None
 
 
-def pick_name(where: object, names: list[str], name: str | None, noun: str, texts: bool = False) -> str:
-    """The array or column of (text) embeddings: the ``name`` that was given, a usual one, or the only one."""
+def pick_name(path: object, names: list[str], name: str | None, noun: str, texts: bool = False) -> str:
+    """The array or column of (text) embeddings: the one of that ``name``, a usual one, or the only one."""
     usual, option = (TEXT_NAMES, "--text-column") if texts else (EMBEDDING_NAMES, "--column")
     if name is not None and name not in names:
-        raise ValueError(f"{where}: no {noun} {name!r}; there are {', '.join(names) or 'none'}")
+        raise ValueError(f"{path}: no {noun} {name!r}; there are {', '.join(names) or 'none'}")
     for candidate in [name] if name is not None else (*usual, *(names if len(names) == 1 else [])):
         if candidate in names:
             return candidate
     choice = f"there are {', '.join(names)}; name it with {option}" if names else "there is none"
-    raise ValueError(f"{where}: which {noun} holds the embeddings? {choice}")
-
-
-def check_free(where: str, noun: str, added: list[str], carried: list[str]) -> None:
-    """Raise ValueError if one of the names ``added`` is among those ``carried`` along."""
-    if taken := [name for name in added if name in carried]:
-        raise ValueError(f"{where}: has {noun} {taken[0]!r} already; rename it")
+    raise ValueError(f"{path}: which {noun} holds the embeddings? {choice}")

@@ -1,4 +1,4 @@
-"""The embedding formats by suffix. What reads them is imported when a file is opened: torch and pyarrow are large."""
+"""Files of embeddings by suffix. Their readers are imported when a file is opened: torch and pyarrow are large."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from clip_tca.core.remote import Location
-    from clip_tca.datasets.formats.arrays import ArrayFile
-    from clip_tca.datasets.formats.base import Shard
+    from clip_tca.datasets.arrays import ArrayFile
+    from clip_tca.datasets.shards import Shard
 
 Kind = Literal["embeddings", "labels", "scores"]
 KINDS: tuple[Kind, ...] = ("embeddings", "labels", "scores")
@@ -15,29 +15,26 @@ KINDS: tuple[Kind, ...] = ("embeddings", "labels", "scores")
 
 ARRAYS = (".npy", ".npz", ".safetensors")
 TORCH = (".pt", ".pth")
-"""What ``torch.save`` writes; only read, and as a whole."""
+"""Files of ``torch.save``, which are only read, and as a whole."""
 
-TABLES = (".parquet", ".arrow", ".feather", ".ipc", ".tar")
+TABLES = (".parquet", ".arrow", ".feather", ".ipc")
 FORMATS = (*ARRAYS, *TABLES)
 """Files that are read in blocks of rows, and written."""
 
 
 def open_arrays(path: Location) -> ArrayFile:
     """Read the headers of a file of named arrays, of :data:`ARRAYS` or :data:`TORCH`."""
-    from clip_tca.datasets.formats import arrays
+    from clip_tca.datasets.arrays import FILES
 
-    return arrays.FILES[path.suffix.lower()](path)
+    return FILES[path.suffix.lower()](path)
 
 
 def open_shard(path: Location, column: str | None = None) -> Shard:
     """Read the header of a file and choose its array, tensor or column of embeddings; None looks for usual names."""
-    suffix = path.suffix.lower()
-    if suffix in ARRAYS:
-        from clip_tca.datasets.formats.arrays import ArrayShard
+    if path.suffix.lower() in (*ARRAYS, *TORCH):
+        from clip_tca.datasets.arrays import ArrayShard
 
         return ArrayShard(open_arrays(path), column)
-    from clip_tca.datasets.formats import tables
+    from clip_tca.datasets.tables import TableShard
 
-    if suffix == ".tar":
-        return tables.TarShard(path, column)
-    return tables.TableShard(path, column)
+    return TableShard(path, column)
