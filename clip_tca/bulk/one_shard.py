@@ -31,9 +31,8 @@ from clip_tca.core.files import scratch, write_text
 from clip_tca.core.remote import Location, RemotePath, locate, stamp
 from clip_tca.core.tensors import to_tensor, unit
 from clip_tca.core.version import __version__
-from clip_tca.datasets.embeddings import open_one
 from clip_tca.datasets.formats import FORMATS, KINDS, Kind
-from clip_tca.datasets.shards import Arrays, Block, Shard, block_rows
+from clip_tca.datasets.shards import Arrays, Block, Shard, block_rows, open_one
 
 T = TypeVar("T")
 Progressing = Callable[[int], object]

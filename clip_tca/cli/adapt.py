@@ -138,8 +138,8 @@ def run(options: argparse.Namespace) -> int:
     shared.check_output(options.save_state, "save_state")
     from clip_tca.bulk.run import Run
     from clip_tca.core.device import choose_device
-    from clip_tca.datasets.embeddings import open_embeddings
-    from clip_tca.datasets.foreign_files import read_labels
+    from clip_tca.datasets.embeddings import read_labels
+    from clip_tca.datasets.shards import open_embeddings
 
     device = choose_device(options.device)
     source = open_embeddings(address(options.embeddings, options), options.column)

@@ -87,7 +87,6 @@ class ArrayFile(ABC):
     remedy = "copy or download it again"
 
     def __init__(self, path: Location) -> None:
-        """Raise ValueError if the file is truncated, damaged or of another format."""
         self.path = path
         self.metadata: dict[str, str] = {}
         with reading(path, self.remedy):
@@ -222,7 +221,6 @@ class ArrayShard(Shard):
     """One matrix of a file of named arrays."""
 
     def __init__(self, file: ArrayFile, column: str | None = None) -> None:
-        """Raise ValueError unless the matrix holds embeddings."""
         self.file, self.path = file, file.path
         self.name, self.single_array = file.choose(column), file.single_array
         header = file.headers[self.name]
@@ -271,13 +269,11 @@ class ArrayWriter:
         self._write_headers()
 
     def write(self, arrays: Arrays, others: pa.Table | None = None) -> None:
-        """Append rows."""
         for kind, file in self.files.items():
             file.write(np.ascontiguousarray(arrays[kind], self.dtypes[kind]).reshape(-1).view(np.uint8).data)
         self.rows += len(next(iter(arrays.values())))
 
     def close(self) -> None:
-        """Finish the files."""
         self._write_headers()
         if self.pack is not None:
             self.pack()

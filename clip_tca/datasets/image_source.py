@@ -15,8 +15,8 @@ from clip_tca.core.remote import is_url, locate
 from clip_tca.datasets.corruptions import Corruption
 from clip_tca.datasets.folder import load_benchmark, load_folder
 from clip_tca.datasets.hub import demo_set, load_hub
-from clip_tca.datasets.image_set import ImageSet
 from clip_tca.datasets.local_copy import found, get, load_copy, mirrors_of
+from clip_tca.datasets.pictures import ImageSet
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark, domain_named
 
 NAMES = (*BENCHMARKS, "folder", "demo")
@@ -89,7 +89,6 @@ class ImageSource:
             )
 
     def load(self) -> ImageSet:
-        """The data set, with counts checked against the published ones."""
         self.check()
         with Progress(None, f"reading {self.dataset}", "image", self.progress):
             data = self._load(self.progress)

@@ -33,7 +33,7 @@ from clip_tca.core.hub_access import hub_address, hub_reachable, told_offline
 from clip_tca.core.progress import Progress, tracked
 from clip_tca.datasets.folder import load_benchmark
 from clip_tca.datasets.hub import load_hub
-from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.pictures import ImageSet
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
 RECEIPT = "clip-tca.json"

@@ -1,7 +1,12 @@
-"""The contract of a file of embeddings: a shard is read in blocks of rows, and a writer writes what becomes of them."""
+"""Embeddings in one file or many, on a disk or in a store: listed in order, read in blocks of rows, and written.
+
+Besides files and folders of shards there are two known folders: ``cache`` of TransCLIP, StatA and OGA (``test_f.pt``,
+``test_l.pt``), and that of clip-retrieval (``img_emb/img_emb_N.npy``, ``metadata/metadata_N.parquet``).
+"""
 
 from __future__ import annotations
 
+import glob
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +18,10 @@ import numpy as np
 import torch
 
 from clip_tca.core.checks import one_line
-from clip_tca.core.remote import Location, stamp
+from clip_tca.core.files import natural_order
+from clip_tca.core.remote import Location, RemotePath, locate, stamp
 from clip_tca.core.tensors import to_tensor
-from clip_tca.datasets.formats import Kind
+from clip_tca.datasets.formats import FORMATS, TORCH, Kind, open_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +41,12 @@ LONGEST_ROW = 1 << 20
 EMBEDDING_NAMES = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
 TEXT_NAMES = ("text", "texts", "text_embeds", "text_embeddings", "text_emb", "embeddings", "arr_0", "text.single")
 """Usual names of an array or column of (text) embeddings, in order of preference."""
+
+CACHED = "test_f.pt"
+"""TransCLIP's file of test embeddings."""
+
+IMG_EMB, METADATA = "img_emb", "metadata"
+"""The folders of clip-retrieval."""
 
 
 def block_rows(dim: int) -> int:
@@ -72,8 +84,7 @@ class Writer(Protocol):
     def write(self, arrays: Arrays, others: pa.Table | None = None) -> None:
         """Append the output for a block, and the columns that it carries along."""
 
-    def close(self) -> None:
-        """Finish the files."""
+    def close(self) -> None: ...
 
 
 class Shard(ABC):
@@ -100,8 +111,7 @@ class Shard(ABC):
     single_array = False
 
     @abstractmethod
-    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
-        """All rows, ``rows`` at a time."""
+    def blocks(self, rows: int = ROWS) -> Iterator[Block]: ...
 
     def runs(self, firsts: Sequence[int], length: int) -> Iterator[Block]:
         """Up to ``length`` rows from each of ``firsts`` on; where a file can't be read in part, it is read whole."""
@@ -115,7 +125,6 @@ class Shard(ABC):
         """A writer in the same format, with a file for each kind: all the same, unless it holds a single array."""
 
     def sources(self) -> list[Location]:
-        """The files it is read from."""
         return [self.path]
 
     def stamp(self) -> list[Any]:
@@ -128,7 +137,6 @@ class Shard(ABC):
         return {kind: f"{kind}/{self.path.name}" if apart else self.path.name for kind in kinds}
 
     def written(self, kinds: tuple[Kind, ...]) -> list[str]:
-        """All files that are written for it."""
         return sorted(set(self.outputs(kinds).values()))
 
     def check_added(self, kinds: tuple[Kind, ...]) -> None:
@@ -160,3 +168,96 @@ def pick_name(path: object, names: list[str], name: str | None, noun: str, texts
             return candidate
     choice = f"there are {', '.join(names)}; name it with {option}" if names else "there is none"
     raise ValueError(f"{path}: which {noun} holds the embeddings? {choice}")
+
+
+@dataclass(frozen=True)
+class ShardedEmbeddings:
+    """Shards in order; ``single`` if they are one file that was named as such."""
+
+    shards: list[Shard]
+    single: bool
+
+    @property
+    def dim(self) -> int:
+        return next(shard.dim for shard in self.shards if shard.dim)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.shards[0].dtype
+
+    @property
+    def rows(self) -> int:
+        return sum(shard.rows for shard in self.shards)
+
+
+def open_embeddings(
+    source: str | Location, column: str | None = None, formats: Sequence[str] = FORMATS
+) -> ShardedEmbeddings:
+    """A file, a folder of shards, or a glob pattern, on a disk or in a store; shards in the order of their numbers.
+
+    ``column`` is the array, tensor or column with the embeddings; None looks for the usual names. Files end with one of
+    ``formats``.
+
+    Raises:
+        FileNotFoundError: If there is nothing of that name.
+        ValueError: If a file is damaged, if there are no rows, or if shards differ in format, dimension or dtype.
+    """
+    path = locate(source)
+    single = path.is_file()
+    shards = [] if single else _clip_retrieval(path)
+    if not shards:
+        paths = [path] if single else _shard_paths(path, str(source), formats)
+        shards = [open_one(path, column, formats) for path in paths]
+        if len(suffixes := sorted({path.suffix.lower() for path in paths})) > 1:
+            raise ValueError(f"{source}: {' and '.join(suffixes)} files; all shards must have one format")
+    first = next((shard for shard in shards if shard.dim and shard.rows), None)
+    if first is None:
+        raise ValueError(f"{source}: no rows; at least one embedding is needed")
+    for shard in shards:
+        for name, value, expected in (("dimensions", shard.dim, first.dim), ("dtype", shard.dtype, first.dtype)):
+            if value not in (None, expected):
+                raise ValueError(
+                    f"{shard.path}: {name} {value}, but {first.path.name} has {expected}; all shards must agree"
+                )
+    return ShardedEmbeddings(shards, single)
+
+
+def open_one(path: Location, column: str | None = None, formats: Sequence[str] = FORMATS) -> Shard:
+    """One file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; give a {', '.join(formats)} file")
+    if (suffix := path.suffix.lower()) not in formats:
+        fix = f"; save it as one: np.save('{path.stem}.npy', torch.load('{path.name}'))" if suffix in TORCH else ""
+        raise ValueError(f"{path}: not a file of embeddings by its name; allowed are {', '.join(formats)}{fix}")
+    return open_shard(path, column)
+
+
+def _shard_paths(path: Location, pattern: str, formats: Sequence[str]) -> list[Location]:
+    paths: list[Location]
+    if path.is_dir():
+        if CACHED.endswith(tuple(formats)) and (path / CACHED).is_file():
+            return [path / CACHED]
+        folder = path / IMG_EMB if (path / IMG_EMB).is_dir() else path
+        paths = [file for file in folder.iterdir() if file.suffix.lower() in formats and not file.name.startswith(".")]
+    elif isinstance(path, RemotePath):
+        paths = [*path.matches()]
+    else:
+        paths = [Path(name) for name in glob.glob(pattern) if Path(name).is_file()]
+    if not paths:
+        reason = "no embeddings in this folder" if path.is_dir() else "no such file, folder or pattern"
+        raise FileNotFoundError(f"{pattern}: {reason}; give {', '.join(formats)} files")
+    return natural_order(paths)
+
+
+def _clip_retrieval(folder: Location) -> list[Shard]:
+    """The shards of a folder that clip-retrieval wrote; none if it is another folder."""
+    vectors, tables = folder / IMG_EMB, folder / METADATA
+    if not (vectors.is_dir() and tables.is_dir()):
+        return []
+    from clip_tca.datasets.tables import ClipRetrievalShard  # with pyarrow
+
+    files = [path for path in vectors.iterdir() if path.suffix == ".npy" and not path.name.startswith(".")]
+    return [
+        ClipRetrievalShard(path, tables / f"{METADATA}_{path.stem.rpartition('_')[2]}.parquet")
+        for path in natural_order(files)
+    ]

@@ -1,4 +1,4 @@
-"""Tables with a list column of embeddings: Parquet and Arrow IPC (file or stream).
+"""Tables with a list column of embeddings, Parquet and Arrow IPC (file or stream), and folders of clip-retrieval.
 
 Columns beside the embeddings are carried through as they came.
 """
@@ -6,7 +6,7 @@ Columns beside the embeddings are carried through as they came.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clip_tca.core.remote import Location
+from clip_tca.datasets.arrays import ArrayShard, NpyFile
 from clip_tca.datasets.formats import Kind
-from clip_tca.datasets.shards import LONGEST_ROW, ROWS, Arrays, Block, Shard, Writer, pick_name, reading
+from clip_tca.datasets.shards import (
+    IMG_EMB,
+    LONGEST_ROW,
+    METADATA,
+    ROWS,
+    Arrays,
+    Block,
+    Shard,
+    Writer,
+    pick_name,
+    reading,
+)
 
 ADDED: dict[Kind, str] = {"labels": "tca_label", "scores": "tca_score"}
 """Columns that are added to a table."""
@@ -37,7 +49,6 @@ class TableFile(ABC):
             raise ValueError(f"{path}: two columns have the same name; rename one of them")
 
     def tables(self, rows: int) -> Iterator[pa.Table]:
-        """All rows, ``rows`` at a time."""
         held: list[pa.RecordBatch] = []
         have, left = 0, self.rows
         with reading(self.path):
@@ -187,7 +198,6 @@ class TableWriter:
     """A table: columns that came along, adapted embeddings in their old place, then labels and scores."""
 
     def __init__(self, table: TableFile, name: str | None, path: Path, dtypes: dict[Kind, np.dtype[Any]]) -> None:
-        """``table`` is the input, ``name`` its column of embeddings."""
         self.dtypes = dtypes
         self.kinds = {ADDED.get(kind, name): kind for kind in dtypes}
         fields = []
@@ -207,7 +217,6 @@ class TableWriter:
         self.writer = table.writer(path, self.schema)
 
     def write(self, arrays: Arrays, others: pa.Table | None = None) -> None:
-        """Append rows; ``others`` are the columns that came along."""
         columns = []
         for field in self.schema:
             kind = self.kinds.get(field.name)
@@ -221,8 +230,71 @@ class TableWriter:
         self.writer.write_table(pa.Table.from_arrays(columns, schema=self.schema))
 
     def close(self) -> None:
-        """Finish the file."""
         self.writer.close()
+
+
+class ClipRetrievalShard(Shard):
+    """An array of clip-retrieval and the table of its rows, which has labels and scores added when it is written."""
+
+    added = ADDED
+
+    def __init__(self, embeddings: Location, metadata: Location) -> None:
+        """Raise FileNotFoundError if there is no table, ValueError if it has another number of rows."""
+        self.vectors, self.metadata = ArrayShard(NpyFile(embeddings)), metadata
+        self.path, self.name = embeddings, ""
+        self.rows, self.dim, self.dtype = self.vectors.rows, self.vectors.dim, self.vectors.dtype
+        if not metadata.is_file():
+            raise FileNotFoundError(f"{embeddings}: its metadata {metadata} is missing; copy it, or name {IMG_EMB}/")
+        self.table = ParquetFile(metadata)
+        self.columns = self.table.schema.names
+        if (rows := self.table.rows) != self.rows:
+            raise ValueError(f"{metadata}: {rows} rows, but {embeddings.name} has {self.rows}; they belong row by row")
+        if not self.columns:
+            raise ValueError(f"{metadata}: no columns; at least one is needed")
+
+    def blocks(self, rows: int = ROWS) -> Iterator[Block]:
+        for block, others in zip(self.vectors.blocks(rows), self.table.tables(rows), strict=True):
+            yield Block(block.z, block.first, others)
+
+    def runs(self, firsts: Sequence[int], length: int) -> Iterator[Block]:
+        return self.vectors.runs(firsts, length)
+
+    def sources(self) -> list[Location]:
+        return [self.path, self.metadata]
+
+    def outputs(self, kinds: tuple[Kind, ...]) -> dict[Kind, str]:
+        """Embeddings in their folder, labels and scores in the table."""
+        vectors, table = f"{IMG_EMB}/{self.path.name}", f"{METADATA}/{self.metadata.name}"
+        return {kind: vectors if kind == "embeddings" else table for kind in kinds}
+
+    def written(self, kinds: tuple[Kind, ...]) -> list[str]:
+        """The table is always written."""
+        return sorted({*self.outputs(kinds).values(), f"{METADATA}/{self.metadata.name}"})
+
+    def writer(self, paths: dict[Kind, Path], dtypes: dict[Kind, np.dtype[Any]]) -> Writer:
+        return ClipRetrievalWriter(self, paths, dtypes)
+
+
+class ClipRetrievalWriter:
+    """An array and a table."""
+
+    def __init__(self, shard: ClipRetrievalShard, paths: dict[Kind, Path], dtypes: dict[Kind, np.dtype[Any]]) -> None:
+        folder = next(iter(paths.values())).parent.parent / METADATA
+        folder.mkdir(exist_ok=True)
+        own: dict[Kind, Path] = {kind: path for kind, path in paths.items() if kind == "embeddings"}
+        rest: dict[Kind, np.dtype[Any]] = {kind: dtype for kind, dtype in dtypes.items() if kind != "embeddings"}
+        self.vectors = shard.vectors.writer(own, dtypes) if own else None
+        self.table = TableWriter(shard.table, None, folder / shard.metadata.name, rest)
+
+    def write(self, arrays: Arrays, others: pa.Table | None = None) -> None:
+        if self.vectors is not None:
+            self.vectors.write(arrays)
+        self.table.write(arrays, others)
+
+    def close(self) -> None:
+        if self.vectors is not None:
+            self.vectors.close()
+        self.table.close()
 
 
 def matrix(column: pa.ChunkedArray, dim: int, path: Location, first: int) -> np.ndarray:

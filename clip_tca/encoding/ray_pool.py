@@ -17,7 +17,7 @@ import torch
 from clip_tca.core.checks import one_line
 from clip_tca.core.cluster import connect
 from clip_tca.core.device import choose_device
-from clip_tca.datasets.image_set import Domain
+from clip_tca.datasets.pictures import Domain
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.embedder import Encoded, encode_batches
 

@@ -17,13 +17,11 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import locate
-from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
-from clip_tca.datasets.foreign_files import SUFFIXES, ForeignFiles
-from clip_tca.datasets.image_set import Domain, ImageSet
+from clip_tca.datasets.embeddings import SUFFIXES, EmbeddingSet, ForeignFiles, load_embeddings, synthetic
 from clip_tca.datasets.image_source import NAMES, ImageSource
+from clip_tca.datasets.pictures import Domain, ImageSet
 from clip_tca.datasets.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
 from clip_tca.datasets.registry import BENCHMARKS, domain_named
-from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.backbone import head_for
 from clip_tca.encoding.base import Encoder, make_encoder
 from clip_tca.encoding.embedder import Embedder
@@ -84,7 +82,7 @@ class Inputs(ImageSource):
         workers: Processes that decode images, threads on a CPU; None is the number of cores, at most 8.
         ray: Address of a Ray cluster that encodes the images; empty starts Ray on this machine, None does without.
         text: Text embeddings for a ``dataset`` that is a file or folder of embeddings made elsewhere, as in
-            :class:`clip_tca.datasets.foreign_files.ForeignFiles`, like the next four and ``label_column``.
+            :class:`clip_tca.datasets.embeddings.ForeignFiles`, like the next four and ``label_column``.
         labels: Their true classes.
         scale: Their logit scale.
         column: Array or column with the embeddings.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clip_tca.core.files import write_text
 from clip_tca.core.folders import default_root
-from clip_tca.datasets.pictures import Picture, content
+from clip_tca.datasets.pictures import Source, content
 
 REVIEW = "review"
 """The folder of pictures that have no label."""
@@ -30,7 +30,7 @@ def check_folder(folder: Path) -> None:
 
 
 def sort_into(
-    folder: Path, names: Sequence[str], pictures: Sequence[Picture], labels: Sequence[str], copy: bool = False
+    folder: Path, names: Sequence[str], pictures: Sequence[Source], labels: Sequence[str], copy: bool = False
 ) -> int:
     """Put every picture into the folder of its label, and those with an empty one into ``review``; their number.
 
@@ -40,7 +40,7 @@ def sort_into(
     check_folder(folder)
     homes = folder_names(sorted({label for label in labels if label}))
     taken: set[str] = set()
-    rows: list[tuple[str, str, Picture]] = []
+    rows: list[tuple[str, str, Source]] = []
     for name, picture, label in zip(names, pictures, labels, strict=True):
         if picture is not None:
             place = _free(f"{homes.get(label, REVIEW)}/{_file_name(name, picture)}", name, taken)
@@ -95,7 +95,7 @@ def folder_names(labels: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _file_name(name: str, picture: Picture) -> str:
+def _file_name(name: str, picture: Source) -> str:
     """The last part of the name; a picture from memory gets the suffix of what it is."""
     last = re.split(r"[/\\]", name)[-1]
     return last if isinstance(picture, (str, Path)) or "." in last else f"{last}.png"
@@ -114,7 +114,7 @@ def _free(place: str, name: str, taken: set[str]) -> str:
     return found
 
 
-def _put(target: Path, picture: Picture, copy: bool) -> None:
+def _put(target: Path, picture: Source, copy: bool) -> None:
     """Make one file; an error if there is one of that name."""
     if isinstance(picture, bytes):
         with target.open("xb") as file:

@@ -7,10 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from clip_tca.datasets.embedding_set import load_embeddings
-from clip_tca.datasets.foreign_files import read_class_texts
+from clip_tca.datasets.embeddings import load_embeddings, read_class_texts, synthetic
 from clip_tca.datasets.formats import open_shard
-from clip_tca.datasets.synthetic import synthetic
 from clip_tca.studies.frame import run_study
 
 

@@ -12,8 +12,7 @@ import torch
 
 import clip_tca
 from clip_tca.cli import main
-from clip_tca.datasets.foreign_files import ForeignFiles
-from clip_tca.datasets.synthetic import synthetic
+from clip_tca.datasets.embeddings import ForeignFiles, synthetic
 from tests.object_stores import upload
 
 METHODS = ("zero-shot", "linear-tca", "conditional-tca")

@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from clip_tca import LinearTCA
 from clip_tca.cli import main
-from clip_tca.datasets.embedding_set import load_embeddings
-from clip_tca.datasets.synthetic import synthetic
+from clip_tca.datasets.embeddings import load_embeddings, synthetic
 from clip_tca.encoding.checkpoint import is_torchscript, read_torchscript
 from clip_tca.results.record import read
 from tests.tiny_clip import MODEL

@@ -43,10 +43,10 @@ from clip_tca.bulk.run import RECORD
 from clip_tca.cli import parser
 from clip_tca.cli.eval import recipe_lines
 from clip_tca.core.folders import resource
+from clip_tca.datasets.embeddings import synthetic
 from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.pictures import MAX_PIXELS, decode, fault, mark
 from clip_tca.datasets.prompts import class_names, load_prompts, read_classes
-from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.checkpoint import is_torchscript, read_torchscript
 from clip_tca.encoding.store import Store
 from tests.robustness import answers

@@ -13,7 +13,7 @@ import torch
 
 from clip_tca import LinearTCA
 from clip_tca.cli import main
-from clip_tca.datasets.embeddings import open_embeddings
+from clip_tca.datasets.shards import open_embeddings
 from tests.conftest import Shifted
 from tests.datasets.test_formats import Z as ROWS
 from tests.datasets.test_formats import write
