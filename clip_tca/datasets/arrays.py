@@ -89,8 +89,8 @@ class ArrayFile(ABC):
     def __init__(self, path: Location) -> None:
         self.path = path
         self.metadata: dict[str, str] = {}
-        with reading(path, self.remedy):
-            self.headers = self._open()
+        with reading(path, self.remedy), path.open("rb") as file:
+            self.headers = self._open(file, path.stat().st_size)
 
     def choose(self, name: str | None, texts: bool = False) -> str:
         """The array of embeddings, or of text embeddings (which may be ``(templates, c, d)``); None looks for it."""
@@ -128,7 +128,7 @@ class ArrayFile(ABC):
             yield file
 
     @abstractmethod
-    def _open(self) -> dict[str, Header]: ...
+    def _open(self, file: IO[bytes], size: int) -> dict[str, Header]: ...
 
 
 class NpyFile(ArrayFile):
@@ -136,21 +136,20 @@ class NpyFile(ArrayFile):
 
     single_array = True
 
-    def _open(self) -> dict[str, Header]:
-        with self.path.open("rb") as file:
-            return {"": read_header(file).check(self.path.stat().st_size)}
+    def _open(self, file: IO[bytes], size: int) -> dict[str, Header]:
+        return {"": read_header(file).check(size)}
 
 
 class NpzFile(ArrayFile):
     """A ``.npz`` file: an archive of ``.npy`` files, compressed or not."""
 
-    def _open(self) -> dict[str, Header]:
+    def _open(self, file: IO[bytes], size: int) -> dict[str, Header]:
         headers = {}
-        with self.path.open("rb") as source, zipfile.ZipFile(source) as archive:
+        with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if member.filename.endswith(".npy"):
-                    with archive.open(member) as file:
-                        headers[member.filename[:-4]] = read_header(file).check(member.file_size)
+                    with archive.open(member) as array:
+                        headers[member.filename[:-4]] = read_header(array).check(member.file_size)
         return headers
 
     @contextmanager
@@ -163,22 +162,22 @@ class NpzFile(ArrayFile):
 class SafetensorsFile(ArrayFile):
     """A ``.safetensors`` file: length of the header, header as JSON, and the values of one tensor after another."""
 
-    def _open(self) -> dict[str, Header]:
-        whole = self.path.stat().st_size
-        with self.path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if not 1 < size <= min(whole - 8, 100_000_000):  # the limit of its library
-                raise ValueError(f"a header of {size} bytes in a file of {whole}")
-            entries = dict(json.loads(file.read(size)))
+    def _open(self, file: IO[bytes], size: int) -> dict[str, Header]:
+        length = int.from_bytes(file.read(8), "little")
+        if not 1 < length <= min(size - 8, 100_000_000):  # the limit of its library
+            raise ValueError(f"a header of {length} bytes in a file of {size}")
+        entries = dict(json.loads(file.read(length)))
         self.metadata = {key: str(value) for key, value in dict(entries.pop("__metadata__", {})).items()}
         headers = {}
         for name, entry in sorted(entries.items()):
             code, shape, (start, stop) = entry["dtype"], tuple(map(index, entry["shape"])), entry["data_offsets"]
             if code in SAFETENSORS:
-                header = Header(shape, np.dtype(SAFETENSORS[code]), 8 + size + index(start), bfloat16=code == BFLOAT16)
+                header = Header(
+                    shape, np.dtype(SAFETENSORS[code]), 8 + length + index(start), bfloat16=code == BFLOAT16
+                )
                 if start < 0 or stop - start != math.prod(shape) * header.stored.itemsize:
                     raise ValueError(f"{name} of shape {shape} does not fit its place")
-                headers[name] = header.check(whole)
+                headers[name] = header.check(size)
         return headers
 
 
@@ -187,9 +186,8 @@ class TorchFile(ArrayFile):
 
     remedy = "only tensors are read, and dictionaries of them: save those by torch.save"
 
-    def _open(self) -> dict[str, Header]:
-        with self.path.open("rb") as file:
-            content = torch.load(file, map_location="cpu", weights_only=True)
+    def _open(self, file: IO[bytes], size: int) -> dict[str, Header]:
+        content = torch.load(file, map_location="cpu", weights_only=True)
         self.single_array = isinstance(content, Tensor)
         tensors = {"": content} if self.single_array else content if isinstance(content, dict) else {}
         self._tensors = {

@@ -46,7 +46,7 @@ Loaded = tuple[Path, str, dict[str, str]]
 """A loaded file, its name in the data set, and its address and hash for the receipt."""
 
 
-def found(name: str) -> Path | None:
+def copy_of(name: str) -> Path | None:
     """The folder of a benchmark on this machine, or None."""
     folder = data_root() / name
     return folder if folder.is_dir() and any(folder.iterdir()) else None
@@ -133,7 +133,6 @@ def get(name: str, mirrors: list[list[str]], root: Path | None = None, progress:
 
 
 def _get(mirror: list[str], benchmark: Benchmark, root: Path, progress: bool) -> None:
-    """Download, unpack, count, and write the receipt."""
     folder, stage = root / benchmark.name, root / f".{benchmark.name}{PART}"
     downloads = root / DOWNLOADS / benchmark.name
     downloads.mkdir(parents=True, exist_ok=True)
@@ -165,7 +164,6 @@ def _get(mirror: list[str], benchmark: Benchmark, root: Path, progress: bool) ->
 
 
 def _load(address: str, downloads: Path, progress: bool) -> Loaded:
-    """A file at an address, or on this machine."""
     url, _, md5 = address.partition("#md5=")
     name = re.sub(r"[^\w.-]", "", url.split("?")[0].rstrip("/").rpartition("/")[2])[-60:] or "file"
     path = Path(url).expanduser()

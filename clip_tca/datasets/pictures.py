@@ -102,19 +102,12 @@ def mark(source: str | Path | bytes) -> str:
 
 
 class Picture(NamedTuple):
-    """A picture of a data set.
+    """A picture of a data set."""
 
-    Attributes:
-        name: ``class/file`` for files.
-        mark: Size and hash: of all bytes, or of some if it is a path.
-        label: The true class, for scoring only; −1 where nobody knows.
-        source: Path or bytes, or a function that returns them; picklable, for worker processes.
-    """
-
-    name: str
-    mark: str
-    label: int
-    source: Source | Callable[[], Source]
+    name: str  # class/file for files
+    mark: str  # size and hash: of all bytes, or of some if it is a path
+    label: int  # the true class, for scoring only; −1 where nobody knows
+    source: Source | Callable[[], Source]  # picklable, for worker processes
 
 
 @dataclass
@@ -167,35 +160,24 @@ class Domain:
 
 @dataclass
 class ImageSet:
-    """A data set of images.
+    """A data set of images."""
 
-    Attributes:
-        name: As ``--dataset`` takes it, or the name of the folder.
-        classes: Raw class names, in the order of the labels.
-        domains: The images by domain.
-        origin: Where it came from, for the record.
-        expected: The published number of images by domain; empty if there is none.
-        expected_classes: The same for each class.
-        ignored: Folders and files that were not used.
-        other_split: Set when this copy is complete, but is not the test split of published results.
-    """
-
-    name: str
-    classes: list[str]
+    name: str  # as --dataset takes it, or that of the folder
+    classes: list[str]  # raw names, in the order of the labels
     domains: dict[str, Domain]
-    origin: dict[str, Any]
-    expected: dict[str, int] = field(default_factory=dict)
-    expected_classes: dict[str, list[int]] = field(default_factory=dict)
-    ignored: list[str] = field(default_factory=list)
-    other_split: str = ""
+    origin: dict[str, Any]  # where it came from, for the record
+    expected: dict[str, int] = field(default_factory=dict)  # published number of images by domain, if there is one
+    expected_classes: dict[str, list[int]] = field(default_factory=dict)  # the same for each class
+    ignored: list[str] = field(default_factory=list)  # folders and files that were not used
+    other_split: str = ""  # set when this copy is complete, but is not the test split of published results
 
     def corrupted(self, corruption: Corruption) -> ImageSet:
         domains = {name: replace(domain, corruption=corruption) for name, domain in self.domains.items()}
         return replace(self, domains=domains, origin={**self.origin, "corrupt": str(corruption)})
 
     def counts(self) -> dict[str, list[int]]:
-        counted = {name: Counter(domain.labels) for name, domain in self.domains.items()}
-        return {name: [counter[label] for label in range(len(self.classes))] for name, counter in counted.items()}
+        counters = {name: Counter(domain.labels) for name, domain in self.domains.items()}
+        return {name: [counter[label] for label in range(len(self.classes))] for name, counter in counters.items()}
 
     def differences(self) -> list[str]:
         """Differences from the published counts, one line for each domain, or for each class of a domain."""

@@ -88,27 +88,16 @@ class Writer(Protocol):
 
 
 class Shard(ABC):
-    """Embeddings that are read block by block.
-
-    Attributes:
-        path: The file.
-        name: Its array or column of embeddings.
-        rows: Number of rows.
-        dim: Dimension; None for a table without rows.
-        dtype: Of the embeddings, as stored.
-        columns: Those of a table, the embeddings among them.
-        added: The names under which labels and scores are written beside the embeddings.
-        single_array: Whether a file of this format holds one array only.
-    """
+    """Embeddings that are read block by block."""
 
     path: Location
-    name: str
+    name: str  # its array or column of embeddings
     rows: int
-    dim: int | None
-    dtype: np.dtype[Any]
-    columns: Sequence[str] = ()
-    added: dict[Kind, str] = {"labels": "labels", "scores": "scores"}  # noqa: RUF012 (never changed)
-    single_array = False
+    dim: int | None  # None for a table without rows
+    dtype: np.dtype[Any]  # of the embeddings, as stored
+    columns: Sequence[str] = ()  # those of a table, the embeddings among them
+    added: dict[Kind, str] = {"labels": "labels", "scores": "scores"}  # noqa: RUF012 (output names)
+    single_array = False  # whether a file of this format holds one array only
 
     @abstractmethod
     def blocks(self, rows: int = ROWS) -> Iterator[Block]: ...

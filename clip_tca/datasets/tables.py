@@ -195,9 +195,20 @@ class TableShard(Shard):
 
 
 class TableWriter:
-    """A table: columns that came along, adapted embeddings in their old place, then labels and scores."""
+    """A table: columns that came along, adapted embeddings in their old place, then labels and scores.
 
-    def __init__(self, table: TableFile, name: str | None, path: Path, dtypes: dict[Kind, np.dtype[Any]]) -> None:
+    The embeddings may have a writer of their own, ``vectors``; else ``name`` is their column in the input ``table``.
+    """
+
+    def __init__(
+        self,
+        table: TableFile,
+        name: str | None,
+        path: Path,
+        dtypes: dict[Kind, np.dtype[Any]],
+        vectors: Writer | None = None,
+    ) -> None:
+        self.vectors = vectors
         self.dtypes = dtypes
         self.kinds = {ADDED.get(kind, name): kind for kind in dtypes}
         fields = []
@@ -217,6 +228,8 @@ class TableWriter:
         self.writer = table.writer(path, self.schema)
 
     def write(self, arrays: Arrays, others: pa.Table | None = None) -> None:
+        if self.vectors is not None:
+            self.vectors.write(arrays)
         columns = []
         for field in self.schema:
             kind = self.kinds.get(field.name)
@@ -230,6 +243,8 @@ class TableWriter:
         self.writer.write_table(pa.Table.from_arrays(columns, schema=self.schema))
 
     def close(self) -> None:
+        if self.vectors is not None:
+            self.vectors.close()
         self.writer.close()
 
 
@@ -272,29 +287,11 @@ class ClipRetrievalShard(Shard):
         return sorted({*self.outputs(kinds).values(), f"{METADATA}/{self.metadata.name}"})
 
     def writer(self, paths: dict[Kind, Path], dtypes: dict[Kind, np.dtype[Any]]) -> Writer:
-        return ClipRetrievalWriter(self, paths, dtypes)
-
-
-class ClipRetrievalWriter:
-    """An array and a table."""
-
-    def __init__(self, shard: ClipRetrievalShard, paths: dict[Kind, Path], dtypes: dict[Kind, np.dtype[Any]]) -> None:
-        folder = next(iter(paths.values())).parent.parent / METADATA
-        folder.mkdir(exist_ok=True)
+        table = next(iter(paths.values())).parents[1] / METADATA / self.metadata.name
+        table.parent.mkdir(exist_ok=True)
         own: dict[Kind, Path] = {kind: path for kind, path in paths.items() if kind == "embeddings"}
         rest: dict[Kind, np.dtype[Any]] = {kind: dtype for kind, dtype in dtypes.items() if kind != "embeddings"}
-        self.vectors = shard.vectors.writer(own, dtypes) if own else None
-        self.table = TableWriter(shard.table, None, folder / shard.metadata.name, rest)
-
-    def write(self, arrays: Arrays, others: pa.Table | None = None) -> None:
-        if self.vectors is not None:
-            self.vectors.write(arrays)
-        self.table.write(arrays, others)
-
-    def close(self) -> None:
-        if self.vectors is not None:
-            self.vectors.close()
-        self.table.close()
+        return TableWriter(self.table, None, table, rest, self.vectors.writer(own, dtypes) if own else None)
 
 
 def matrix(column: pa.ChunkedArray, dim: int, path: Location, first: int) -> np.ndarray:
