@@ -31,14 +31,12 @@ DOMAIN = "test"
 LABEL_COLUMNS = ("label", "labels", "class", "cls", "target")
 CACHED_LABELS = "test_l.pt"
 
-SCALE = 100.0
-"""Logit scale if the file of texts has none: that of OpenAI's CLIP."""
+SCALE = 100.0  # logit scale if the file of texts has none: that of OpenAI's CLIP
 
 ScaleSource = Literal["given", "file", "assumed", "model"]
 
 
-SOURCE = "source"
-"""The name of source data in a file. They are not a domain to adapt to."""
+SOURCE = "source"  # the name of source data in a file. They are not a domain to adapt to
 
 EMBEDDING_ENDINGS = (".embeddings", ".features")
 """Suffixes of the embeddings of a domain; ``.features`` are those of a model with a head."""

@@ -18,8 +18,7 @@ TORCH = (".pt", ".pth")
 """Files of ``torch.save``, which are only read, and as a whole."""
 
 TABLES = (".parquet", ".arrow", ".feather", ".ipc")
-FORMATS = (*ARRAYS, *TABLES)
-"""Files that are read in blocks of rows, and written."""
+FORMATS = (*ARRAYS, *TABLES)  # files that are read in blocks of rows, and written
 
 
 def open_arrays(path: Location) -> ArrayFile:

@@ -19,8 +19,7 @@ from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 if TYPE_CHECKING:
     from datasets import Dataset
 
-CORRUPTION_COLUMNS = ("corruption_name", "corruption_level")
-"""Together the domain of a benchmark of corruptions."""
+CORRUPTION_COLUMNS = ("corruption_name", "corruption_level")  # together the domain of a benchmark of corruptions
 
 WEBDATASET = "wds_"
 """What the names of CLIP_benchmark's copies begin with: ``SPLIT/N.tar``, with members ``KEY.jpg`` and ``KEY.cls``."""

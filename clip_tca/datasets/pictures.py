@@ -29,11 +29,8 @@ Source = str | Path | bytes | None
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """Suffixes of image files in a folder."""
 
-MAX_PIXELS = 89_478_485
-"""Pillow's own limit: beyond it a small file may decompress to gigabytes."""
-
-MAX_RATIO = 300
-"""Largest ratio of the longer to the shorter side."""
+MAX_PIXELS = 89_478_485  # Pillow's own limit: beyond it a small file may decompress to gigabytes
+MAX_RATIO = 300  # largest ratio of the longer to the shorter side
 
 _ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
 _TAIL = 1024

@@ -29,21 +29,15 @@ if TYPE_CHECKING:
 Arrays = dict[Kind, np.ndarray]
 """Output for some rows: an array for each kind."""
 
-ROWS = 8192
-"""Rows read, adapted and written together, of embeddings of the usual dimensions."""
-
-VALUES = 1 << 24
-"""Numbers in a block at most."""
-
-LONGEST_ROW = 1 << 20
-"""A row that says it is longer than this is not an embedding."""
+ROWS = 8192  # rows read, adapted and written together, of embeddings of the usual dimensions
+VALUES = 1 << 24  # numbers in a block at most
+LONGEST_ROW = 1 << 20  # A row that says it is longer than this is not an embedding
 
 EMBEDDING_NAMES = ("embeddings", "embedding", "image_embeds", "img_emb", "emb", "arr_0")
 TEXT_NAMES = ("text", "texts", "text_embeds", "text_embeddings", "text_emb", "embeddings", "arr_0", "text.single")
 """Usual names of an array or column of (text) embeddings, in order of preference."""
 
-CACHED = "test_f.pt"
-"""TransCLIP's file of test embeddings."""
+CACHED = "test_f.pt"  # TransCLIP's file of test embeddings
 
 IMG_EMB, METADATA = "img_emb", "metadata"
 """The folders of clip-retrieval."""

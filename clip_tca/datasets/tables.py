@@ -32,8 +32,7 @@ from clip_tca.datasets.shards import (
     reading,
 )
 
-ADDED: dict[Kind, str] = {"labels": "tca_label", "scores": "tca_score"}
-"""Columns that are added to a table."""
+ADDED: dict[Kind, str] = {"labels": "tca_label", "scores": "tca_score"}  # columns that are added to a table
 
 
 class TableFile(ABC):

@@ -28,8 +28,7 @@ from clip_tca.datasets.pictures import SUFFIXES, Domain, ImageSet, Picture, Sour
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TABLE = ".parquet"
 DEMO = "demo"
-ALL = "pictures"
-"""The name of the domain if folders are not domains."""
+ALL = "pictures"  # the name of the domain if folders are not domains
 
 
 class File(NamedTuple):
