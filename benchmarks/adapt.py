@@ -30,8 +30,7 @@ from benchmarks.measure import Row, seconds
 from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import ROWS_AT_ONCE
 from clip_tca.bulk.one_shard import Output, adapter_key, apply
-from clip_tca.bulk.shards import open_embeddings
-from clip_tca.datasets.formats.base import ROWS, Result, Target
+from clip_tca.datasets.shards import ROWS, open_embeddings
 
 SHARD = 131_072
 KINDS = ("embeddings", "labels")
@@ -96,10 +95,10 @@ def copying(source: Path, out: Path) -> float:
     began = time.perf_counter()
     for shard in embeddings.shards:
         paths = {kind: out / name for kind, name in shard.outputs(KINDS).items()}
-        sink = shard.sink(Target(paths, Output(shard, out, KINDS).dtypes))
+        writer = shard.writer(paths, Output(shard, out, KINDS).dtypes)
         for part in shard.blocks():
-            sink.write(Result({"embeddings": part.z, "labels": np.zeros(len(part), np.int64)}))
-        sink.close()
+            writer.write({"embeddings": part.z, "labels": np.zeros(len(part), np.int64)})
+        writer.close()
     return time.perf_counter() - began
 
 

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import PRICE, Row, pictures, wall
-from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.pictures import ImageSet
 from clip_tca.encoding.decoding import Reader
 from clip_tca.encoding.embedder import Embedder
 from clip_tca.encoding.onednn import linear
@@ -39,7 +39,7 @@ BATCHES = (4, 8, 16, 32)
 
 def usual_loop(data: ImageSet, encoder: OpenClipEncoder) -> None:
     """Encode as evaluation programs of CLIP do."""
-    paths, transform = data.domains["own"].pictures, encoder.transform
+    paths, transform = [picture.source for picture in data.domains["own"].pictures], encoder.transform
 
     def batch(part: Sequence[Path]) -> torch.Tensor:
         return torch.stack([transform(Image.open(path)) for path in part])

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from clip_tca import ZeroShotClassifier
 from clip_tca.datasets.folder import load_folder
-from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.pictures import ImageSet
 
 PRICE = 0.04
 """Euros for a core-hour. An assumption, not a measurement: put in what you pay."""

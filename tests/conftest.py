@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from clip_tca import ZeroShotClassifier
-from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
-from clip_tca.datasets.synthetic import synthetic
+from clip_tca.datasets.embeddings import EmbeddingSet, load_embeddings, synthetic
 from tests.object_stores import memory, place, s3, s3_server  # noqa: F401 (fixtures)
 
 torch.set_num_threads(1)  # the matrices here are small: more threads only wait for each other

@@ -12,8 +12,8 @@ from torch import Tensor
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.files import sha256
 from clip_tca.core.remote import Location
-from clip_tca.datasets.foreign_files import read_class_texts
-from clip_tca.datasets.formats.arrays import SafetensorsFile
+from clip_tca.datasets.arrays import SafetensorsFile
+from clip_tca.datasets.embeddings import read_class_texts
 from clip_tca.datasets.prompts import load_prompts, read_classes
 
 if TYPE_CHECKING:

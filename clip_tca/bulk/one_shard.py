@@ -26,14 +26,13 @@ from torch import Tensor
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.state import checksum, load
 from clip_tca.bulk.rivals import Rival
-from clip_tca.bulk.shards import open_one
 from clip_tca.core.files import scratch, write_text
 from clip_tca.core.machine import choose_device
 from clip_tca.core.remote import Location, RemotePath, locate, stamp
 from clip_tca.core.tensors import to_tensor, unit
 from clip_tca.core.version import __version__
-from clip_tca.datasets.formats.base import Block, Result, Shard, Target, block_rows
-from clip_tca.datasets.formats.registry import FORMATS, KINDS, Kind
+from clip_tca.datasets.formats import FORMATS, KINDS, Kind
+from clip_tca.datasets.shards import Arrays, Block, Shard, block_rows, open_one
 
 T = TypeVar("T")
 Progressing = Callable[[int], object]
@@ -71,8 +70,7 @@ def adapt_shard(
 
     Args:
         adapter: A fitted adapter, or the file of a saved one, which is loaded onto a GPU if there is one.
-        source: A ``.npy``, ``.npz``, ``.safetensors``, ``.parquet``, Arrow or webdataset ``.tar`` file. Every file
-            here is a path or a URL.
+        source: A ``.npy``, ``.npz``, ``.safetensors``, ``.parquet`` or Arrow file. Every file here is a path or a URL.
         target: A file of the same format, or a folder, which gets a file of the same name. It appears whole.
         write: What is written: ``embeddings``, ``labels``, ``scores``.
         column: Array, tensor or list column with the embeddings; None looks for the usual names.
@@ -170,7 +168,7 @@ class Output:
                 "names: a .safetensors file holds numbers alone; leave out --names, or give .npy or .parquet"
             )
         if self.labels is not None and len(self.labels) != shard.rows:
-            raise ValueError(f"labels: {len(self.labels)}, but {shard.where} has {shard.rows} rows; one each is needed")
+            raise ValueError(f"labels: {len(self.labels)}, but {shard.path} has {shard.rows} rows; one each is needed")
         sources = {_identity(path) for path in shard.sources()}
         if any(_identity(self.place / name) in sources for name in self.written):
             raise ValueError(f"output: {target} is the input; choose another name")
@@ -236,34 +234,34 @@ class Output:
         paths: dict[Kind, Path] = {kind: folder / name for kind, name in outputs.items()}
         for path in paths.values():
             path.parent.mkdir(parents=True, exist_ok=True)
-        sink = self.shard.sink(Target(paths, self.dtypes))
+        writer = self.shard.writer(paths, self.dtypes)
         rows = block_rows(self.shard.dim or 1)
         blocks = self.shard.blocks(rows if batch is None else batch * max(rows // batch, 1))
         counts = Counter[str]()
         bad: list[int] = []
 
-        def computed() -> Iterator[tuple[Result | None, int]]:
+        def computed() -> Iterator[tuple[Arrays, Block, int]]:
             for good, numbers, dropped in read_ahead(usable(self.shard, b, self.drop_bad_rows) for b in blocks):
                 bad.extend(dropped.tolist())
-                result = self._adapted(good, numbers, adapter, batch, counts) if len(good) else None
-                yield result, len(good) + len(dropped)
+                arrays = self._adapted(good, numbers, adapter, batch, counts) if len(good) else {}
+                yield arrays, good, len(good) + len(dropped)
 
         try:
-            for result, length in read_ahead(computed()):
-                if result is not None:
-                    sink.write(result)
+            for arrays, good, length in read_ahead(computed()):
+                if arrays:
+                    writer.write(arrays, good.others)
                 progress(length)
         except BaseException:
             with suppress(Exception):
-                sink.close()  # or its files stay open
+                writer.close()  # or its files stay open
             raise
-        sink.close()
+        writer.close()
         scored = (None, None) if self.labels is None else (counts["correct"], counts["correct before"])
         return ShardResult(counts["rows"], len(bad), bad[:100], *scored)
 
     def _adapted(
         self, block: Block, numbers: np.ndarray, adapter: Adapter | Rival, batch: int | None, counts: Counter[str]
-    ) -> Result:
+    ) -> Arrays:
         """The output for finite rows of these ``numbers`` in the shard; adds to the ``counts``."""
         z = to_tensor(block.z).to(adapter.classifier.weight.device)
         arrays = apply(adapter, z, self.kinds if self.labels is None else (*self.kinds, "labels"), batch)
@@ -274,19 +272,17 @@ class Output:
             counts["correct before"] += int(np.sum(unadapted.cpu().numpy() == self.labels[numbers]))
         if self.names is not None:
             arrays["labels"] = np.array(self.names)[arrays["labels"]]
-        return Result(arrays, block.others)
+        return arrays
 
 
-def apply(
-    adapter: Adapter | Rival, z: Tensor, kinds: tuple[Kind, ...], batch: int | None = None
-) -> dict[Kind, np.ndarray]:
+def apply(adapter: Adapter | Rival, z: Tensor, kinds: tuple[Kind, ...], batch: int | None = None) -> Arrays:
     """Results of ``kinds`` for finite rows ``(n, d)``; with a ``batch`` learn from that many rows before each."""
     if batch is not None:
         parts = [apply(adapter.partial_fit(part), part, kinds) for part in z.split(batch)]
         return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
     if isinstance(adapter, Adapter) and kinds == ("embeddings",):
         return {"embeddings": adapter.transform(z).cpu().numpy()}
-    arrays: dict[Kind, np.ndarray] = {}
+    arrays: Arrays = {}
     if isinstance(adapter, Adapter) and "embeddings" in kinds:
         moved, logits = adapter.adapt(z)
         arrays["embeddings"] = moved.cpu().numpy()
@@ -304,7 +300,7 @@ def usable(shard: Shard, block: Block, drop: bool) -> tuple[Block, np.ndarray, n
     rows, bad = block.first + np.arange(len(block)), block.bad()
     if len(bad) and not drop:
         listed = ", ".join(map(str, rows[bad[:5]].tolist())) + (", …" if len(bad) > 5 else "")
-        raise ValueError(f"{shard.where}: NaN or infinity in row {listed}; repair it, or leave it out: --drop-bad-rows")
+        raise ValueError(f"{shard.path}: NaN or infinity in row {listed}; repair it, or leave it out: --drop-bad-rows")
     return block.without(bad) if len(bad) else block, np.delete(rows, bad), rows[bad]
 
 

@@ -37,7 +37,6 @@ from clip_tca.bulk.one_shard import (
     usable,
 )
 from clip_tca.bulk.rivals import Rival
-from clip_tca.bulk.shards import ClipRetrievalShard, ShardedEmbeddings
 from clip_tca.core.checks import one_line
 from clip_tca.core.files import scratch, write_text
 from clip_tca.core.machine import commit, connect, peak_memory, versions
@@ -45,8 +44,8 @@ from clip_tca.core.progress import Progress
 from clip_tca.core.remote import Location, RemotePath
 from clip_tca.core.tensors import to_tensor
 from clip_tca.core.version import __version__
-from clip_tca.datasets.formats.base import ROWS, Block, Shard, block_rows
-from clip_tca.datasets.formats.registry import Kind
+from clip_tca.datasets.formats import Kind
+from clip_tca.datasets.shards import ROWS, Block, Shard, ShardedEmbeddings, block_rows
 
 # Rows of a run for the fit: few, so that many classes of sorted rows are seen; more if every run is a request.
 NEAR, FAR = 64, 2048
@@ -268,21 +267,13 @@ def sampled(shards: Sequence[Shard], limit: int | None) -> Iterator[tuple[Shard,
     """
     total, start = sum(shard.rows for shard in shards), 0
     for shard in shards:
-        reader = shard.vectors if isinstance(shard, ClipRetrievalShard) else shard
-        file, most = reader.sources()[0], block_rows(shard.dim or 1)
-        apart = file.suffix.lower() in (".npy", ".safetensors", ".tar")
-        run = FAR if apart and isinstance(file, RemotePath) else NEAR
-        firsts = _multiples(total * run / (limit or total), start, shard.rows)
         if limit is None or total <= limit:
-            yield from ((shard, block) for block in reader.blocks(most))
-        elif apart:
-            for first in firsts:
-                yield from ((shard, block) for block in reader.blocks(run, first, first + run))
+            blocks = shard.blocks(block_rows(shard.dim or 1))
         else:
-            for block in reader.blocks(most):
-                for first in (first - block.first for first in firsts):
-                    if 0 <= first < len(block):
-                        yield shard, Block(block.z[first : first + run], block.first + first)
+            far = isinstance(shard.path, RemotePath) and shard.path.suffix.lower() in (".npy", ".safetensors")
+            run = FAR if far else NEAR
+            blocks = shard.runs(_multiples(total * run / limit, start, shard.rows), run)
+        yield from ((shard, block) for block in blocks)
         start += shard.rows
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
-from clip_tca.datasets.formats.registry import KINDS, Kind
+from clip_tca.datasets.formats import KINDS, Kind
 from clip_tca.methods.registry import ADAPTERS, DEFAULT, EMBEDDING_BASES, ZERO_SHOT
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ METHOD = ("method", "k", "shares", "solver", "set")
 ABOUT = """\
 Adapt stored embeddings in constant memory: fit on a sample of the rows, then adapt shard by shard.
 
-EMBEDDINGS is a .npy, .npz, .safetensors, .parquet, Arrow or webdataset .tar file, a folder or a glob pattern of such
-shards, or a folder of clip-retrieval. Every path may be a URL that fsspec takes: s3://, gs://, hf://, memory://.
+EMBEDDINGS is a .npy, .npz, .safetensors, .parquet or Arrow file, a folder or a glob pattern of such shards, or a folder
+of clip-retrieval. Every path may be a URL that fsspec takes: s3://, gs://, hf://, memory://.
 TEXT is a file of text embeddings, (classes, d) or (templates, classes, d), or with --model a list of class names.
 With --head FILE.safetensors (tensors weight and bias) embeddings are features as that layer takes them, not scaled.
 A state of --load-state has its own classifier, and needs neither.
@@ -125,9 +125,9 @@ def run(options: argparse.Namespace) -> int:
     check_words(options)
     shared.check_output(options.save_state, "save_state")
     from clip_tca.bulk.run import Run
-    from clip_tca.bulk.shards import open_embeddings
     from clip_tca.core.machine import choose_device
-    from clip_tca.datasets.foreign_files import read_labels
+    from clip_tca.datasets.embeddings import read_labels
+    from clip_tca.datasets.shards import open_embeddings
 
     device = choose_device(options.device)
     source = open_embeddings(address(options.embeddings, options), options.column)

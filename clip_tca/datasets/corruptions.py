@@ -24,11 +24,8 @@ from PIL import Image, ImageOps
 
 from clip_tca.datasets.registry import SEVERITIES
 
-SIZE = 224
-"""Pixels of each side of a corrupted picture."""
-
-VERSION = 1
-"""Part of the key of stored embeddings. Raise it when a corruption changes."""
+SIZE = 224  # pixels of each side of a corrupted picture
+VERSION = 1  # part of the key of stored embeddings. Raise it when a corruption changes
 
 Pixels = NDArray[np.float64]
 """A picture ``(height, width, 3)`` from 0 to 1."""

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from clip_tca.core.checks import is_whole, one_line
-from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import SUFFIXES, mark
-from clip_tca.datasets.registry import BENCHMARKS, CORRUPTIONS, SEVERITIES, Benchmark, plain
+from clip_tca.datasets.pictures import SUFFIXES, Domain, ImageSet, Picture, mark
+from clip_tca.datasets.registry import BENCHMARKS, CORRUPTIONS, Benchmark, plain
 
 BETWEEN = (("full",), ("images",), ("train", "crossval", "val", "test"))
 """Folders between domain and class in some releases: one that holds everything, or parts."""
@@ -54,39 +53,34 @@ def load_benchmark(folder: Path, benchmark: Benchmark) -> ImageSet:
 def load_folder(folder: Path) -> ImageSet:
     """Your own images: ``DIR/domain/class/image``, or ``DIR/class/image`` for a single domain."""
     _require(folder)
-    inner = _subfolders(folder)
+    expected, inner = "DIR/domain/class/image or DIR/class/image", _subfolders(folder)
     with_images = [path for path in inner if _images(path)]
-    deep = [path for path in inner if any(_images(child) for child in _subfolders(path))]
+    deep = [path for path in inner if any(map(_images, _subfolders(path)))]
     if with_images and deep:
         raise ValueError(
             f"{folder}: {with_images[0].name} holds images, {deep[0].name} holds folders of images; "
-            "use one layout throughout: DIR/domain/class/image or DIR/class/image"
+            f"use one layout throughout: {expected}"
         )
-    roots = {_text(folder.resolve()): folder} if with_images else {_text(path): path for path in inner}
-    by_domain = {name: [path for path in _subfolders(root) if _images(path)] for name, root in roots.items()}
+    name = _text(folder.resolve())
+    roots = {name: folder} if with_images else {_text(path): path for path in inner}
+    by_domain = {domain: [path for path in _subfolders(root) if _images(path)] for domain, root in roots.items()}
     classes = sorted({_text(path) for folders in by_domain.values() for path in folders})
     spelled: dict[str, str] = {}
-    for name in classes:
-        if (other := spelled.setdefault(plain(name), name)) != name:
-            raise ValueError(
-                f"{folder}: class folders {other!r} and {name!r} differ in spelling only; rename one of them"
-            )
+    for one in classes:
+        if (other := spelled.setdefault(plain(one), one)) != one:
+            raise ValueError(f"{folder}: class folders {other!r} and {one!r} differ in spelling only; rename one")
     if len(classes) < 2:
-        raise ValueError(
-            f"{folder}: {len(classes)} class folders with images; at least 2 are needed, "
-            "as DIR/domain/class/image or DIR/class/image"
-        )
-    ignored = [name for name, folders in by_domain.items() if not folders]
-    ignored += [f"{name} (beside the folders)" for name in sorted(_images(folder))]
-    for name, folders in by_domain.items():
-        empty = [path for path in _subfolders(roots[name]) if path not in folders]
-        ignored += [f"{name}/{_text(path)} (no pictures directly in it)" for path in empty if folders]
-    domains = {
-        name: _files(roots[name], [(classes.index(_text(path)), path) for path in folders], ignored)
-        for name, folders in by_domain.items()
-        if folders
-    }
-    return ImageSet(_text(folder.resolve()), classes, domains, {"kind": "folder", "path": str(folder)}, ignored=ignored)
+        raise ValueError(f"{folder}: {len(classes)} class folders with images; at least 2 are needed, as {expected}")
+    ignored = [domain for domain, folders in by_domain.items() if not folders]
+    ignored += [f"{image} (beside the folders)" for image in sorted(_images(folder))]
+    domains = {}
+    for domain, folders in by_domain.items():
+        if folders:
+            empty = [path for path in _subfolders(roots[domain]) if path not in folders]
+            ignored += [f"{domain}/{_text(path)} (no pictures directly in it)" for path in empty]
+            labelled = [(classes.index(_text(path)), path) for path in folders]
+            domains[domain] = _files(roots[domain], labelled, ignored)
+    return ImageSet(name, classes, domains, {"kind": "folder", "path": str(folder)}, ignored=ignored)
 
 
 def _require(folder: Path) -> None:
@@ -95,12 +89,11 @@ def _require(folder: Path) -> None:
 
 
 def _subfolders(path: Path) -> list[Path]:
-    """Folders in a folder, in the order of their names, without hidden ones."""
-    found = [entry for entry in os.scandir(path) if entry.is_dir() and entry.name != "__MACOSX"]
-    return sorted(Path(entry.path) for entry in found if not entry.name.startswith("."))
+    folders = [entry for entry in os.scandir(path) if entry.is_dir() and entry.name != "__MACOSX"]
+    return sorted(Path(entry.path) for entry in folders if not entry.name.startswith("."))
 
 
-def _places(folder: Path) -> Iterator[Path]:
+def _candidates(folder: Path) -> Iterator[Path]:
     """The folder and those below that may hold domains, higher ones first; nothing inside those of corruptions."""
     level = [folder]
     for _ in range(DEPTH):
@@ -114,11 +107,14 @@ def _places(folder: Path) -> Iterator[Path]:
 
 def _from_folders(folder: Path, benchmark: Benchmark, ignored: list[str]) -> tuple[Path, dict[str, Domain]]:
     """The folder with the most class folders of the benchmark's domains (of equals the one higher up), and them."""
-    found = {place: {path: _class_folders(path, benchmark) for path in _subfolders(place)} for place in _places(folder)}
-    root = max(found, key=lambda place: sum(map(len, found[place].values())))
+    candidates = {
+        root: {path: _class_folders(path, benchmark) for path in _subfolders(root)} for root in _candidates(folder)
+    }
+    root = max(candidates, key=lambda root: sum(map(len, candidates[root].values())))
     domains: dict[str, Domain] = {}
     between = {name for names in BETWEEN for name in names}
-    for path, folders in sorted(found[root].items(), key=lambda item: -sum(len(_images(child)) for child in item[1])):
+    fuller_first = sorted(candidates[root].items(), key=lambda item: -sum(len(_images(child)) for child in item[1]))
+    for path, folders in fuller_first:
         name = benchmark.domain(path.name)
         if name is None or name in domains:  # of two folders for a domain the one with more images is used
             ignored.append(path.name)
@@ -136,14 +132,12 @@ def _class_folders(path: Path, benchmark: Benchmark) -> list[Path]:
     if benchmark.domain(path.name) is None:
         return []
     inner = {plain(child.name): child for child in _subfolders(path)}
-    found: list[Path] = []
+    sets = []
     for parents in [*([inner[name] for name in names if name in inner] for names in BETWEEN), [path]]:
         children = [child for parent in parents for child in _subfolders(parent)]
-        folders = [child for child in children if benchmark.label(child.name) is not None]
-        if any(_images(child) for child in folders):
-            return folders
-        found = found or folders
-    return found
+        sets.append([child for child in children if benchmark.label(child.name) is not None])
+    with_images = (folders for folders in sets if any(map(_images, folders)))
+    return next(with_images, next(filter(None, sets), []))
 
 
 def _listed(root: Path, name: str) -> set[str] | None:
@@ -156,7 +150,7 @@ def _listed(root: Path, name: str) -> set[str] | None:
 
 
 def _files(root: Path, folders: list[tuple[int, Path]], ignored: list[str], listed: set[str] | None = None) -> Domain:
-    """All images of the class folders, or those ``listed``, by class and name: the same order on every machine."""
+    """All images of the class folders, or those ``listed``."""
     rows = []
     for label, folder in folders:
         images = set(_images(folder))
@@ -170,10 +164,7 @@ def _files(root: Path, folders: list[tuple[int, Path]], ignored: list[str], list
 
 
 def _domain(rows: list[tuple[int, str, str]]) -> Domain:
-    """Images by label, name and path."""
-    rows = sorted(rows)
-    paths = [path for _, _, path in rows]
-    return Domain([name for _, name, _ in rows], list(map(mark, paths)), [label for label, _, _ in rows], paths)
+    return Domain([Picture(name, mark(path), label, path) for label, name, path in sorted(rows)])
 
 
 def _images(path: Path) -> list[str]:
@@ -191,9 +182,8 @@ def _text(path: Path) -> str:
 
 
 def _from_list(folder: Path, benchmark: Benchmark, _ignored: list[str]) -> tuple[Path, dict[str, Domain]]:
-    """The test images that CoOp's file lists; it is in ``folder``, or in a folder of it."""
-    places = (place / benchmark.listed for place in (folder, *_subfolders(folder)))
-    path = next((place for place in places if place.is_file()), None)
+    lists = (parent / benchmark.listed for parent in (folder, *_subfolders(folder)))
+    path = next((path for path in lists if path.is_file()), None)
     if path is None:
         return folder, {}
     rows, root = _rows(path, benchmark), path.parent / benchmark.pictures
@@ -238,21 +228,18 @@ def _rows(path: Path, benchmark: Benchmark) -> list[tuple[int, str]]:
 
 def _from_severities(folder: Path, benchmark: Benchmark, ignored: list[str]) -> tuple[Path, dict[str, Domain]]:
     """Folders corruption/severity/class, with or without a level of groups (noise, blur, weather, digital) above."""
-    found: dict[str, Path] = {}
-    for path in (child for place in _places(folder) for child in _subfolders(place)):
+    corruptions: dict[str, Path] = {}
+    for path in (child for parent in _candidates(folder) for child in _subfolders(parent)):
         if path.name in CORRUPTIONS:
-            found.setdefault(path.name, path)
+            corruptions.setdefault(path.name, path)
     domains: dict[str, Domain] = {}
     for name in benchmark.domains:
         corruption, severity = name.split(":")
-        place = found.get(corruption, folder) / severity
-        if corruption not in found or not place.is_dir():
-            continue
-        labels = {path: benchmark.label(path.name) for path in _subfolders(place)}
-        ignored += [f"{name}/{path.name}" for path, label in labels.items() if label is None]
-        domain = _files(place, [(label, path) for path, label in labels.items() if label is not None], ignored)
-        if len(domain):
-            domains[name] = domain
+        if corruption in corruptions and (root := corruptions[corruption] / severity).is_dir():
+            labels = {path: benchmark.label(path.name) for path in _subfolders(root)}
+            ignored += [f"{name}/{path.name}" for path, label in labels.items() if label is None]
+            domain = _files(root, [(label, path) for path, label in labels.items() if label is not None], ignored)
+            domains |= {name: domain} if len(domain) else {}
     return folder, domains
 
 
@@ -261,13 +248,15 @@ def _from_arrays(folder: Path, benchmark: Benchmark, _ignored: list[str]) -> tup
     others = {plain(other.title) for other in BENCHMARKS.values()} - {plain(benchmark.title)}
     roots = [
         path
-        for path in _places(folder)
+        for path in _candidates(folder)
         if plain(path.name) not in others and any((path / f"{name}.npy").is_file() for name in CORRUPTIONS)
     ]
     if not roots:
         return folder, {}
     root = next((path for path in roots if plain(path.name) == plain(benchmark.title)), roots[0])
-    labels, domains = _labels(root / LABELS, benchmark), {}
+    if not (root / LABELS).is_file():
+        raise FileNotFoundError(f"{root / LABELS}: no such file; it comes with {benchmark.title}, put it beside these")
+    labels, domains = _array(root / LABELS), {}
     for name in benchmark.domains:
         corruption, severity = name.split(":")
         if (path := root / f"{corruption}.npy").is_file():
@@ -276,45 +265,32 @@ def _from_arrays(folder: Path, benchmark: Benchmark, _ignored: list[str]) -> tup
 
 
 def _severity(path: Path, severity: int, labels: np.ndarray, classes: list[str]) -> Domain:
-    """One severity of an array of images."""
     images = _array(path)
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or len(images) % 5 or not len(images):
         raise ValueError(
-            f"{path}: {images.dtype} of shape {images.shape}; allowed are 8-bit images (n, height, width, 3); "
-            "download it again"
+            f"{path}: {images.dtype} of shape {images.shape}; 8-bit images (5 n, height, width, 3) are needed, n "
+            "of each severity; download it again"
         )
-    count = len(images) // len(SEVERITIES)
-    if not count or len(images) % len(SEVERITIES) or len(labels) not in (count, len(images)):
+    count = len(images) // 5
+    fit = labels.ndim == 1 and labels.dtype.kind in "iu" and len(labels) in (count, len(images))
+    if not fit or not 0 <= labels.min() <= labels.max() < len(classes):
         raise ValueError(
-            f"{path}: {len(images)} images, but {LABELS} has {len(labels)} labels; allowed is a label for each image, "
-            f"or for each of one severity (a fifth); download both again"
+            f"{path.with_name(LABELS)}: {labels.dtype} of shape {labels.shape}; each of the {len(images)} images of "
+            f"{path.name}, or of one severity, needs a label from 0 to {len(classes) - 1}; is it of another data set?"
         )
-    rows = range(count * (severity - 1), count * severity)
-    own = [int(labels[row % len(labels)]) for row in rows]
-    names = [f"{classes[label]}/{row}" for label, row in zip(own, rows, strict=True)]
-    pictures = [partial(_picture, path, row) for row in rows]
-    return Domain(names, [mark(_ppm(images[row])) for row in rows], own, pictures)
-
-
-def _labels(path: Path, benchmark: Benchmark) -> np.ndarray:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; it comes with {benchmark.title}, put it beside the images")
-    labels = _array(path)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise ValueError(f"{path}: {labels.dtype} of shape {labels.shape}; whole numbers (n,) are needed")
-    last = len(benchmark.classes) - 1
-    if wrong := [label for label in (int(labels.min()), int(labels.max())) if not 0 <= label <= last]:
-        raise ValueError(f"{path}: label {wrong[0]}; {benchmark.title} has 0 to {last}; is it another data set?")
-    return labels
+    pictures = []
+    for row in range(count * (severity - 1), count * severity):
+        label = int(labels[row % len(labels)])
+        source = partial(_picture, path, row)  # which worker processes can open themselves
+        pictures.append(Picture(f"{classes[label]}/{row}", mark(_ppm(images[row])), label, source))
+    return Domain(pictures)
 
 
 def _array(path: Path) -> np.ndarray[Any, Any]:
-    """A ``.npy`` file, read when it is needed."""
     try:
-        array: np.ndarray[Any, Any] = np.load(path, mmap_mode="r")
+        return np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # NumPy parses the header as Python and says whatever its parser says
         raise ValueError(f"{path}: not a complete .npy file ({one_line(error)}); download it again") from None
-    return array
 
 
 def _picture(path: Path, row: int) -> bytes:
@@ -323,5 +299,4 @@ def _picture(path: Path, row: int) -> bytes:
 
 def _ppm(pixels: np.ndarray[Any, Any]) -> bytes:
     """An image as a PPM file: a head, then the pixels as they are."""
-    height, width, _ = pixels.shape
-    return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes()
+    return b"P6 %d %d 255\n" % (pixels.shape[1], pixels.shape[0]) + pixels.tobytes()

@@ -14,21 +14,22 @@ from clip_tca.core.errors import OfflineError, is_offline
 from clip_tca.core.files import natural_order, sha256
 from clip_tca.core.folders import resource
 from clip_tca.core.network import hub_address, hub_reachable
-from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import Picture, content
+from clip_tca.datasets.pictures import Domain, ImageSet, Picture, Source, content
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-CORRUPTION_COLUMNS = ("corruption_name", "corruption_level")
-"""Together the domain of a benchmark of corruptions."""
+CORRUPTION_COLUMNS = ("corruption_name", "corruption_level")  # together the domain of a benchmark of corruptions
 
 WEBDATASET = "wds_"
 """What the names of CLIP_benchmark's copies begin with: ``SPLIT/N.tar``, with members ``KEY.jpg`` and ``KEY.cls``."""
 
 IN_MEMORY = 256_000_000
 """Parquet files up to this size in bytes are read into memory; larger ones go into the cache of ``datasets``."""
+
+SAVED = ("state.json", "dataset_dict.json")
+"""Files of a folder that ``save_to_disk`` wrote."""
 
 DEMO = "eval/demo/pictures.parquet"
 
@@ -71,17 +72,17 @@ def load_hub(
     if len(rows) < len(table):  # of other domains nothing is read
         table = table.select(rows)
     classes: list[str] = []
-    labels, names = [-1] * len(rows), list(map(str, rows))
+    labels = [-1] * len(rows)
     if labelled:
         classes, labels = _labels(table, _column(table, "label", columns[1]), benchmark, hub_id)
-        names = [f"{classes[own]}/{row}" for own, row in zip(labels, rows, strict=True)]
     files = _files(table, image)
-    pictures = [partial(_picture, files, place) for place in range(len(rows))]
-    whole = Domain(names, _marks(files, image, hub_id), labels, pictures)
-    domains = {}
-    for name in benchmark.domains if benchmark else sorted(known):
-        if keep := [place for place, row in enumerate(rows) if known[words[row]] == name]:
-            domains[name] = whole.subset(keep)
+    by_domain: dict[str | None, list[Picture]] = {}
+    for i, (row, mark) in enumerate(zip(rows, _marks(files, image, hub_id), strict=True)):
+        name = f"{classes[labels[i]]}/{row}" if labelled else str(row)
+        picture = Picture(name, mark, labels[i], partial(_source, files, i))
+        by_domain.setdefault(known[words[row]], []).append(picture)
+    order = benchmark.domains if benchmark else sorted(set(words))
+    domains = {name: Domain(by_domain[name]) for name in order if name in by_domain}
     local = Path(hub_id).exists()
     if revision and commit and not local and re.fullmatch(r"[0-9a-f]{40}", revision) and commit != revision:
         raise ValueError(f"{hub_id}: revision {revision} is not available; offline, the cache has {commit}")
@@ -107,36 +108,53 @@ def _table(hub_id: str, revision: str | None, split: str | None = None) -> tuple
     import datasets
 
     datasets.disable_progress_bars()
-    path, commit = Path(hub_id), None
+    commit = None
     try:
-        if path.is_dir() and any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
-            loaded: Any = datasets.load_from_disk(hub_id)
-        elif path.is_file() or (path.is_dir() and any(path.rglob("*.parquet"))):
-            loaded = _parquet([path] if path.is_file() else sorted(path.rglob("*.parquet")))
-        elif path.is_dir() and any(path.rglob("*.tar")):
-            loaded = _webdataset(path, split)
-        elif path.is_dir():
-            raise FileNotFoundError("neither a saved data set nor Parquet files or tar shards inside")
-        elif split and path.name.startswith(WEBDATASET):
+        if Path(hub_id).exists():
+            tables = _local(Path(hub_id), split)
+        elif split and Path(hub_id).name.startswith(WEBDATASET):
             snapshot = _snapshot(hub_id, revision, split)
-            loaded, commit = _webdataset(snapshot, split), snapshot.name
+            tables, commit = _local(snapshot, split), snapshot.name
         else:
             cached = Path(datasets.config.HF_DATASETS_CACHE) / hub_id.replace("/", "___")
             if not hub_reachable() and not cached.is_dir():
                 raise OfflineError(f"{hub_address()} can't be reached, and it is not in the cache")
-            loaded = datasets.load_dataset(hub_id, revision=revision)
+            tables = datasets.load_dataset(hub_id, revision=revision)
     except Exception as error:
+        cause: BaseException = error
+        while isinstance(cause, datasets.exceptions.DatasetGenerationError) and cause.__cause__ is not None:
+            cause = cause.__cause__  # it says only that something happened in a file
         raise (OfflineError if is_offline(error) else ValueError)(
-            f"{hub_id}: could not be loaded as a data set ({_reason(error)}); check the name and the network, "
+            f"{hub_id}: could not be loaded as a data set ({one_line(cause)}); check the name and the network, "
             "or give a local copy: --data-dir FOLDER, or --hub-id PATH of a saved data set or Parquet file"
         ) from error
-    if isinstance(loaded, dict):
-        parts = [loaded[name] for name in ([split] if split in loaded else loaded)]
-        loaded = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
-    if not len(loaded):
+    parts = (
+        [tables[name] for name in ([split] if split in tables else tables)] if isinstance(tables, dict) else [tables]
+    )
+    table = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+    if not len(table):
         raise ValueError(f"{hub_id}: the data set has no rows")
-    commits = (re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]) for file in loaded.cache_files)
-    return loaded, commit or next((match[1] for match in commits if match), None)
+    commits = (re.search(r"[/\\]([0-9a-f]{40})[/\\]", file["filename"]) for file in table.cache_files)
+    return table, commit or next((match[1] for match in commits if match), None)
+
+
+def _local(path: Path, split: str | None) -> Any:
+    """A saved data set, Parquet files, or webdataset shards: of a split, where they are in folders by split."""
+    import datasets
+    import pyarrow.parquet as pq
+    from datasets.table import InMemoryTable
+
+    if any((path / name).is_file() for name in SAVED):
+        return datasets.load_from_disk(str(path))
+    if files := [path] if path.is_file() else sorted(path.rglob("*.parquet")):
+        if sum(file.stat().st_size for file in files) > IN_MEMORY:
+            return datasets.load_dataset("parquet", data_files=list(map(str, files)))
+        # no cache is needed then, so that the demo runs where the home folder can't be written
+        tables = [datasets.Dataset(InMemoryTable(pq.ParquetFile(file).read())) for file in files]
+        return datasets.concatenate_datasets(tables)
+    if shards := natural_order(path.glob(f"{split}/*.tar")) or natural_order(path.rglob("*.tar")):
+        return datasets.load_dataset("webdataset", data_files={"test": list(map(str, shards))})
+    raise FileNotFoundError("neither a saved data set nor Parquet files or tar shards inside")
 
 
 def _snapshot(hub_id: str, revision: str | None, split: str) -> Path:
@@ -154,35 +172,6 @@ def _snapshot(hub_id: str, revision: str | None, split: str) -> Path:
     return Path(folder)
 
 
-def _webdataset(folder: Path, split: str | None) -> Any:
-    """The shards of a split, or all where they are not in folders by split, in the order of their numbers."""
-    import datasets
-
-    shards = natural_order(folder.glob(f"{split}/*.tar")) or natural_order(folder.rglob("*.tar"))
-    return datasets.load_dataset("webdataset", data_files={"test": list(map(str, shards))})
-
-
-def _reason(error: BaseException) -> str:
-    """The message of an error; where ``datasets`` says only that something happened in a file, the cause."""
-    from datasets.exceptions import DatasetGenerationError
-
-    while isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
-        error = error.__cause__
-    return one_line(error)
-
-
-def _parquet(files: list[Path]) -> Any:
-    """Parquet files: no cache is needed where they fit into memory, so that a home that can't be written is enough."""
-    import datasets
-    import pyarrow.parquet as pq
-    from datasets.table import InMemoryTable
-
-    if sum(file.stat().st_size for file in files) > IN_MEMORY:
-        return datasets.load_dataset("parquet", data_files=list(map(str, files)))
-    tables = [datasets.Dataset(InMemoryTable(pq.ParquetFile(file).read())) for file in files]
-    return datasets.concatenate_datasets(tables)
-
-
 def _column(table: Dataset, what: str, given: str | None, optional: bool = False) -> str:
     names = table.column_names
     if given is not None and given not in names:
@@ -194,7 +183,6 @@ def _column(table: Dataset, what: str, given: str | None, optional: bool = False
 
 
 def _words(table: Dataset, column: str, what: str, hub_id: str) -> list[str]:
-    """The values of a column as words: those of a ClassLabel by their names; ValueError for a row without one."""
     names = getattr(table.features[column], "names", None)  # of a ClassLabel
     values: list[Any] = list(table[column])
     for row, value in enumerate(values):
@@ -205,7 +193,6 @@ def _words(table: Dataset, column: str, what: str, hub_id: str) -> list[str]:
 
 
 def _labels(table: Dataset, column: str, benchmark: Benchmark | None, hub_id: str) -> tuple[list[str], list[int]]:
-    """Class names and the label of every row."""
     words = _words(table, column, "label", hub_id)
     if benchmark is None:
         names = getattr(table.features[column], "names", None)
@@ -254,27 +241,26 @@ def _marks(files: Dataset, image: str, hub_id: str) -> list[str]:
     from datasets import config
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    place = Path(hub_id)
-    caches = (Path(config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE))
-    own = (place.parent if place.is_file() else place,) if place.exists() else caches
+    path, caches = Path(hub_id), (Path(config.HF_DATASETS_CACHE), Path(HF_HUB_CACHE))
+    own = [(path.parent if path.is_file() else path).resolve()] if path.exists() else [c.resolve() for c in caches]
     marks = []
     for row, values in enumerate(files):
-        picture = _content(values)
-        if isinstance(picture, str) and not any(Path(picture).resolve().is_relative_to(p.resolve()) for p in own):
+        source = _content(values)
+        if isinstance(source, str) and not any(map(Path(source).resolve().is_relative_to, own)):
             raise ValueError(
-                f"{hub_id}, column {image}: row {row} names {picture!r}, which is not in the data set's own folder; "
+                f"{hub_id}, column {image}: row {row} names {source!r}, which is not in the data set's own folder; "
                 "save the data set with its images inside"
             )
-        marks.append("none" if picture is None else content(picture))
+        marks.append("none" if source is None else content(source))
     return marks
 
 
-def _picture(files: Dataset, row: int) -> Picture:
+def _source(files: Dataset, row: int) -> Source:
     return _content(files[row])
 
 
-def _content(values: dict[str, Any]) -> Picture:
+def _content(values: dict[str, Any]) -> Source:
     """Bytes or path of the image in a row of one column."""
     (value,) = values.values()
-    content: Picture = None if value is None else value["bytes"] if value["bytes"] is not None else value["path"]
-    return content
+    source: Source = None if value is None else value["bytes"] if value["bytes"] is not None else value["path"]
+    return source

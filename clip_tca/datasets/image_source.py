@@ -16,8 +16,8 @@ from clip_tca.core.remote import is_url, locate
 from clip_tca.datasets.corruptions import Corruption
 from clip_tca.datasets.folder import load_benchmark, load_folder
 from clip_tca.datasets.hub import demo_set, load_hub
-from clip_tca.datasets.image_set import ImageSet
-from clip_tca.datasets.local_copy import found, get, load_copy, mirrors_of
+from clip_tca.datasets.local_copy import copy_of, get, load_copy, mirrors_of
+from clip_tca.datasets.pictures import ImageSet
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark, domain_named
 
 NAMES = (*BENCHMARKS, "folder", "demo")
@@ -27,25 +27,21 @@ NAMES = (*BENCHMARKS, "folder", "demo")
 class ImageSource:
     """A data set of images by name (a benchmark, ``folder`` for your own, or ``demo``), with where to find it.
 
-    Without a ``data_dir`` a benchmark is what ``clip-tca data get`` has got; if there is nothing, it is got now from
-    its mirrors. Those without mirrors are on the hub, at the commit or tag ``revision``; ``hub_id`` names another data
-    set there, or a local copy in the hub's formats. For a column, None takes the first usual name. Empty ``domains``
-    loads all; empty ``corruptions`` and ``severities`` load the 15 common ones at severity 5 of a benchmark whose
-    domains are corruptions. ``corrupt``, such as ``gaussian_noise:3``, is applied to all images
-    (:mod:`clip_tca.datasets.corruptions`). ``progress`` shows progress on stderr.
+    Without ``data_dir`` and ``hub_id`` a benchmark is the copy of ``clip-tca data get``; without one, it is loaded now
+    from its mirrors, or from the hub if it has none.
     """
 
     dataset: str
     data_dir: str | Path | None = None
-    hub_id: str | None = None
-    revision: str | None = None
-    image_column: str | None = None
+    hub_id: str | None = None  # another data set on the hub, or a local copy in the hub's formats
+    revision: str | None = None  # its commit or tag
+    image_column: str | None = None  # None: the first usual name
     label_column: str | None = None
     domain_column: str | None = None
-    domains: Sequence[str] = ()
-    corruptions: Sequence[str] = ()
-    severities: Sequence[int] = ()
-    corrupt: str | None = None
+    domains: Sequence[str] = ()  # empty: all
+    corruptions: Sequence[str] = ()  # empty: the 15 common ones, of a benchmark whose domains are corruptions
+    severities: Sequence[int] = ()  # empty: 5
+    corrupt: str | None = None  # applied to all images, such as gaussian_noise:3
     progress: bool = False
 
     @property
@@ -82,7 +78,7 @@ class ImageSource:
         if self.dataset == "folder" and self.data_dir is None and self.hub_id is None:
             raise ValueError("dataset: 'folder' needs --data-dir DIR (DIR/domain/class/image or DIR/class/image)")
         benchmark, anywhere = self.benchmark, self.data_dir or self.hub_id
-        if benchmark and anywhere is None and not benchmark.hub_id and found(benchmark.name) is None:
+        if benchmark and anywhere is None and not benchmark.hub_id and copy_of(benchmark.name) is None:
             got = f"; or load it: clip-tca data get {benchmark.name}" if mirrors_of(benchmark.name) else ""
             raise ValueError(
                 f"dataset: no copy of {benchmark.title} on the hub is known to load; give --data-dir with a folder "
@@ -90,7 +86,6 @@ class ImageSource:
             )
 
     def load(self) -> ImageSet:
-        """The data set, with counts checked against the published ones."""
         self.check()
         with Progress(None, f"reading {self.dataset}", "image", self.progress):
             data = self._load(self.progress)
@@ -116,7 +111,7 @@ class ImageSource:
         if benchmark is None or self.hub_id is not None:
             return load_hub(self.hub_id or "", benchmark, self.revision, columns)
         if self.revision is None:
-            copy = found(benchmark.name)
+            copy = copy_of(benchmark.name)
             if copy is None and not told_offline() and (mirrors := mirrors_of(benchmark.name)):
                 copy = get(benchmark.name, mirrors, progress=shown)
             if copy is not None:

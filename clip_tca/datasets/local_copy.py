@@ -33,7 +33,7 @@ from clip_tca.core.network import download, hub_address, hub_reachable, told_off
 from clip_tca.core.progress import Progress, tracked
 from clip_tca.datasets.folder import load_benchmark
 from clip_tca.datasets.hub import load_hub
-from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.pictures import ImageSet
 from clip_tca.datasets.registry import BENCHMARKS, Benchmark
 
 RECEIPT = "clip-tca.json"
@@ -46,7 +46,7 @@ Loaded = tuple[Path, str, dict[str, str]]
 """A loaded file, its name in the data set, and its address and hash for the receipt."""
 
 
-def found(name: str) -> Path | None:
+def copy_of(name: str) -> Path | None:
     """The folder of a benchmark on this machine, or None."""
     folder = data_root() / name
     return folder if folder.is_dir() and any(folder.iterdir()) else None
@@ -136,7 +136,6 @@ def get(name: str, mirrors: list[list[str]], root: Path | None = None, progress:
 
 
 def _get(mirror: list[str], benchmark: Benchmark, root: Path, progress: bool) -> None:
-    """Download, unpack, count, and write the receipt."""
     folder, stage = root / benchmark.name, root / f".{benchmark.name}{PART}"
     downloads = root / DOWNLOADS / benchmark.name
     downloads.mkdir(parents=True, exist_ok=True)
@@ -168,7 +167,6 @@ def _get(mirror: list[str], benchmark: Benchmark, root: Path, progress: bool) ->
 
 
 def _load(address: str, downloads: Path, progress: bool) -> Loaded:
-    """A file at an address, or on this machine."""
     url, _, md5 = address.partition("#md5=")
     name = re.sub(r"[^\w.-]", "", url.split("?")[0].rstrip("/").rpartition("/")[2])[-60:] or "file"
     path = Path(url).expanduser()

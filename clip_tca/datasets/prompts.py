@@ -30,12 +30,9 @@ SAME_CLASSES = {"imagenet-c": "imagenet", "imagenet-v2": "imagenet", "imagenet-s
 
 @dataclass(frozen=True)
 class Prompts:
-    """Templates filled with the class names, or descriptions of each class.
+    """Templates filled with the class names, or descriptions of each class."""
 
-    The name is that of the templates, or that of the file.
-    """
-
-    name: str
+    name: str  # of the templates, or of the file
     templates: tuple[str, ...]
     classes: tuple[str, ...]
     descriptions: tuple[tuple[str, ...], ...] = ()
@@ -44,7 +41,9 @@ class Prompts:
         """All prompts: template by template (templates · classes,), or the descriptions class by class."""
         if self.descriptions:
             return [sentence for sentences in self.descriptions for sentence in sentences]
-        return [template.replace("{}", name) for template in self.templates for name in self.classes]
+        from clip_tca.core.text_towers import fill  # it imports torch, and --help reads this module
+
+        return fill(self.templates, self.classes)
 
     def fingerprint(self) -> str:
         """Hash of all prompts, in order, and of how many describe each class."""
@@ -55,7 +54,7 @@ class Prompts:
 def load_prompts(
     name: str, classes: Sequence[str], dataset: str | None = None, raw: Sequence[str] | None = None
 ) -> Prompts:
-    """The templates ``name`` for the class names given.
+    """The templates ``name`` for readable class names.
 
     Args:
         name: One of :data:`NAMED`; one of :data:`BY_DATASET`; a file of templates; a ``.json`` file of descriptions.
@@ -63,34 +62,36 @@ def load_prompts(
         dataset: The data set, for the templates that depend on it.
         raw: Raw class names, by which descriptions may name the classes too.
     """
+    if name in NAMED:
+        return Prompts(name, _templates(resource(f"prompts/{name}.txt")), tuple(classes))
     if name in BY_DATASET:
-        return Prompts(name, tuple(_of_dataset(name, dataset)), tuple(classes))
-    path = resource(f"prompts/{name}.txt") if name in NAMED else locate(name)
-    if name not in NAMED and path.suffix.lower() == ".json":
+        return Prompts(name, _of_dataset(name, dataset), tuple(classes))
+    path = locate(name)
+    if path.suffix.lower() == ".json":
         return Prompts(path.name, (), tuple(classes), _descriptions(path, classes, raw or classes))
-    return Prompts(name if name in NAMED else path.name, tuple(_templates(path, name)), tuple(classes))
+    if not path.is_file():
+        raise FileNotFoundError(f"prompts: {name!r} is neither a file nor one of {', '.join((*NAMED, *BY_DATASET))}")
+    return Prompts(path.name, _templates(path), tuple(classes))
 
 
-def _of_dataset(name: str, dataset: str | None) -> list[str]:
-    """The templates of ``clip`` or ``coop`` for a data set."""
-    known = dict(line.split(" = ", 1) for _, line in _lines(resource("prompts/coop.txt"), "coop.txt is missing"))
-    if dataset not in known:
-        where = f"has none for {dataset}" if dataset else "depends on a data set of the registry, and this is none"
-        raise ValueError(f"prompts: {name!r} {where}; allowed are {', '.join(NAMED)} and a file")
+def _of_dataset(name: str, dataset: str | None) -> tuple[str, ...]:
+    templates = dict(line.split(" = ", 1) for _, line in _lines(resource("prompts/coop.txt")))
+    if dataset not in templates:
+        reason = f"has none for {dataset}" if dataset else "depends on a data set of the registry, and this is none"
+        raise ValueError(f"prompts: {name!r} {reason}; allowed are {', '.join(NAMED)} and a file")
     if name == "coop":
-        return [known[dataset]]
-    file = "clip80" if dataset.startswith("imagenet") else f"clip/{dataset}"
-    return _templates(resource(f"prompts/{file}.txt"), name)
+        return (templates[dataset],)
+    return _templates(resource(f"prompts/{'clip80' if dataset.startswith('imagenet') else f'clip/{dataset}'}.txt"))
 
 
-def _templates(path: Location, name: str) -> list[str]:
-    lines = _lines(path, f"prompts: {name!r} is neither a file nor one of {', '.join((*NAMED, *BY_DATASET))}")
+def _templates(path: Location) -> tuple[str, ...]:
+    lines = _lines(path)
     for number, line in lines:
         if "{}" not in line:
             raise ValueError(f"{path}, line {number}: {line!r} has no {{}}; write it where the class name goes")
     if not lines:
         raise ValueError(f"{path}: no template; write one a line, such as: a photo of a {{}}")
-    return [line for _, line in lines]
+    return tuple(line for _, line in lines)
 
 
 def _descriptions(path: Location, classes: Sequence[str], raw: Sequence[str]) -> tuple[tuple[str, ...], ...]:
@@ -99,13 +100,13 @@ def _descriptions(path: Location, classes: Sequence[str], raw: Sequence[str]) ->
 
     sentences = Annotated[list[Annotated[str, msgspec.Meta(pattern=r"\S")]], msgspec.Meta(min_length=1)]
     try:
-        content = msgspec.json.decode(_text(path, f"prompts: {path} is not a file"), type=dict[str, sentences])
+        content = msgspec.json.decode(_text(path, "prompts"), type=dict[str, sentences])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f'{path}: {error}; write {{"class name": ["a sentence", …], …}}') from None
-    found = {_letters(name): tuple(texts) for name, texts in content.items()}
+    by_name = {_letters(name): tuple(texts) for name, texts in content.items()}
     described = []
     for name, other in zip(classes, raw, strict=True):
-        own = found.get(_letters(name)) or found.get(_letters(other))
+        own = by_name.get(_letters(name)) or by_name.get(_letters(other))
         if own is None:
             raise ValueError(
                 f"{path}: no description of the class {name!r}; its {len(content)} names begin with "
@@ -116,14 +117,13 @@ def _descriptions(path: Location, classes: Sequence[str], raw: Sequence[str]) ->
 
 
 def _letters(name: str) -> str:
-    """A class name in lower case, with letters and digits only."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def read_classes(path: Location) -> dict[str, str]:
     """Readable class names by raw ones, in the order of a class-name file."""
     names: dict[str, str] = {}
-    for number, line in _lines(path, f"class names: {path} is not a file"):
+    for number, line in _lines(path, "class names"):
         raw, _, readable = (part.strip() for part in line.partition("="))
         if not raw or raw in names:
             raise ValueError(f"{path}, line {number}: {line!r} {'repeats a class' if raw else 'has no class'}")
@@ -139,18 +139,21 @@ def given_classes(classes: str | Sequence[str]) -> dict[str, str]:
     Raises:
         ValueError: If there are fewer than two, or two are the same but for case and spaces.
     """
-    if isinstance(classes, str) and not is_url(classes) and ("," in classes or not locate(classes).is_file()):
-        classes = classes.split(",")
-    names = read_classes(locate(classes)) if isinstance(classes, str) else {}
-    spelled: dict[str, str] = {_letters(name) or name: name for name in names}
-    for name in (" ".join(str(one).split()) for one in ([] if isinstance(classes, str) else classes)):
-        if name and (other := spelled.setdefault(_letters(name) or name, name)) in names:
-            raise ValueError(f"classes: {name!r} is there twice{f' (as {other!r})' * (other != name)}; name it once")
-        names |= {name: name} if name else {}
+    if isinstance(classes, str) and (is_url(classes) or ("," not in classes and locate(classes).is_file())):
+        names = read_classes(locate(classes))
+    else:
+        names = {}
+        spelled: dict[str, str] = {}
+        for one in classes.split(",") if isinstance(classes, str) else classes:
+            if name := " ".join(str(one).split()):
+                if (other := spelled.setdefault(_letters(name) or name, name)) in names:
+                    as_other = f" (as {other!r})" if other != name else ""
+                    raise ValueError(f"classes: {name!r} is there twice{as_other}; name it once")
+                names[name] = name
     if len(names) < 2:
-        found = f"only {next(iter(names))!r}" if names else "none"
+        given = f"only {next(iter(names))!r}" if names else "none"
         raise ValueError(
-            f"classes: {found}; at least 2 are needed, or every picture gets the same label. Name what else the "
+            f"classes: {given}; at least 2 are needed, or every picture gets the same label. Name what else the "
             'pictures may show, such as "dog, cat, something else", or give a file with one class a line'
         )
     return names
@@ -170,12 +173,11 @@ def class_names(raw: Sequence[str], how: str, dataset: str | None = None) -> lis
     """
     if how == "raw":
         return list(raw)
-    if how == "clean":
-        readable = known_classes(dataset) if dataset else {}
-    else:
-        readable = read_classes(locate(how)) if locate(how).is_file() else {}
-        if not readable:
+    readable = known_classes(dataset) if dataset else {}
+    if how != "clean":
+        if not locate(how).is_file():
             raise ValueError(f"class names: {how!r} is neither a file nor one of {', '.join(CLASS_NAMES)}")
+        readable = read_classes(locate(how))
         if unknown := [name for name in readable if name not in raw]:
             raise ValueError(f"{how}: {unknown[0]!r} is not a class of this data set ({', '.join(raw[:8])}, …)")
     names = [readable.get(name, clean(name)) for name in raw]
@@ -191,16 +193,14 @@ def clean(raw: str) -> str:
     return " ".join(raw.replace("_", " ").split()) or raw
 
 
-def _lines(path: Location, missing: str) -> list[tuple[int, str]]:
-    """Lines with their numbers, without empty lines and comments."""
-    numbered = ((number, line.strip()) for number, line in enumerate(_text(path, missing).splitlines(), 1))
+def _lines(path: Location, what: str = "prompts") -> list[tuple[int, str]]:
+    numbered = ((number, line.strip()) for number, line in enumerate(_text(path, what).splitlines(), 1))
     return [(number, line) for number, line in numbered if line and not line.startswith("#")]
 
 
-def _text(path: Location, missing: str) -> str:
-    """The text of a file; ``missing`` is the error if there is none."""
+def _text(path: Location, what: str) -> str:
     if not path.is_file():
-        raise FileNotFoundError(missing)
+        raise FileNotFoundError(f"{what}: {path} is not a file")
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

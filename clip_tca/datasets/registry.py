@@ -15,7 +15,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+import msgspec
 
 from clip_tca.core.checks import one_of
 from clip_tca.core.folders import resource
@@ -34,71 +36,51 @@ CORRUPTIONS = (*COMMON, *EXTRA)
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-class HubSplit(NamedTuple):
-    """Another split than that of the published results; ``classes`` names its list of classes, if that is another."""
+@dataclass(frozen=True)
+class HubSplit:
+    """Another split than that of the published results."""
 
     whose: str
     images: int
-    classes: str = ""
+    classes: str = ""  # the name of its list of classes, if that is another
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark data set.
+    """A benchmark data set."""
 
-    Attributes:
-        name: As ``--dataset`` takes it.
-        title: As papers write it.
-        domains: Other names of each domain's folder, compared without case, spaces, ``_`` and ``-``. Those of
-            DomainNet are numbers in the copy on the hub.
-        images: Published number of images by domain; empty where we could verify none.
-        class_images: The same by class, if published.
-        hub_id: Copy on the Hugging Face hub; empty if none is known that loads.
-        split: The split of it that is used, if not all are. In folders it is what ``DOMAIN_SPLIT.txt`` lists.
-        form: ``folders`` are domain/class/image. A benchmark of corruptions has ``arrays`` (CORRUPTION.npy with all
-            severities, and labels.npy) or ``severities`` (corruption/severity/class/image).
-        listed: The file that lists the test images, that of CoOp; empty if they are all there is.
-        pictures: The folder beside it that its paths begin at.
-        home: Its folder in a folder of many data sets, as CoOp lays them out; empty if any name will do.
-        hub_split: The split of the hub copy, if it is another one.
-        class_list: Name of its list in ``prompts/classes``; empty is its own name.
-        mirrors: Where ``clip-tca data get`` loads it from (:class:`clip_tca.datasets.local_copy.Mirror`), in the order
-            of trying: the hub, the authors' archives and those of DomainBed's download script, and the copies that
-            people gave in its issue 165 when those links had died. A hash is there where public sources agree on it.
-    """
-
-    name: str
-    title: str
-    domains: dict[str, Sequence[str]]
-    images: dict[str, int] = field(default_factory=dict)
+    name: str  # as --dataset takes it
+    title: str  # as papers write it
+    # Other names of each domain's folder, in any spelling; those of DomainNet are numbers in the copy on the hub.
+    domains: dict[str, Sequence[str]] = field(default_factory=dict)
+    images: dict[str, int] = field(default_factory=dict)  # published number by domain; empty without a good source
     class_images: dict[str, list[int]] = field(default_factory=dict)
-    hub_id: str = ""
-    split: str | None = None
+    hub_id: str = ""  # copy on the Hugging Face hub; empty if none is known that loads
+    split: str | None = None  # the split of it that is used; in folders, what DOMAIN_SPLIT.txt lists
+    # domain/class/image, or for corruptions CORRUPTION.npy with labels.npy, or corruption/severity/class/image
     form: Literal["folders", "arrays", "severities"] = "folders"
-    listed: str = ""
-    pictures: str = ""
-    home: str = ""
-    hub_split: HubSplit | None = None
-    class_list: str = ""
+    listed: str = ""  # CoOp's list of the test images; empty if they are all there is
+    pictures: str = ""  # the folder beside it that its paths begin at
+    home: str = ""  # its folder among CoOp's; empty if any name will do
+    hub_split: HubSplit | None = None  # of the hub copy, if it is another one
+    class_list: str = ""  # its file in prompts/classes; empty is its own name
+    # Where data get loads it from, in the order of trying: the hub, the authors' archives and those of DomainBed's
+    # download script, and the copies that people gave in its issue 165 when those links had died.
     mirrors: Sequence[str | list[str]] = ()
 
     @property
     def classes(self) -> list[str]:
-        """Raw class names, in the order of the labels."""
         return list(known_classes(self.class_list or self.name))
 
     @property
     def corrupted(self) -> bool:
-        """Whether its domains are corruptions."""
         return self.form != "folders"
 
     def on_hub(self) -> Benchmark:
-        """The benchmark with the counts and the classes of its copy on the hub."""
         other = self.hub_split
         return self if other is None else replace(self, images={"test": other.images}, class_list=other.classes)
 
     def layout(self) -> str:
-        """The layout of its folder, in one line."""
         names = f"{', '.join(COMMON[:2])}, …" if self.corrupted else ", ".join(self.domains)
         if self.listed:
             return f"{self.title}/{self.listed} with the images below {self.title}/{self.pictures}/"
@@ -129,7 +111,6 @@ class Benchmark:
 
 @lru_cache
 def _labels(class_list: str) -> dict[str, int]:
-    """The label of each class, by its plain raw name."""
     return {plain(name): label for label, name in enumerate(known_classes(class_list))}
 
 
@@ -148,16 +129,12 @@ def domain_named(wanted: str, domains: Sequence[str], option: str = "domain") ->
 
 
 def _benchmark(name: str, entry: dict[str, Any]) -> Benchmark:
-    """An entry of the list; corruptions all have the same number of images."""
     if "form" in entry:
         names = [f"{corruption}:{severity}" for corruption in CORRUPTIONS for severity in SEVERITIES]
         entry |= {"domains": dict.fromkeys(names, ()), "images": dict.fromkeys(names, entry["images"])}
-    if "hub_split" in entry:
-        entry["hub_split"] = HubSplit(**entry["hub_split"])
-    return Benchmark(name, **entry)
+    return msgspec.convert({**entry, "name": name}, Benchmark)
 
 
-BENCHMARKS: dict[str, Benchmark] = {
-    name: _benchmark(name, entry)
-    for name, entry in json.loads(resource("eval/benchmarks.json").read_text(encoding="utf-8")).items()
+BENCHMARKS = {
+    name: _benchmark(name, entry) for name, entry in json.loads(resource("eval/benchmarks.json").read_bytes()).items()
 }

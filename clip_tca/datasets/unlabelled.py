@@ -20,25 +20,23 @@ from PIL import Image
 from clip_tca.core.files import PART
 from clip_tca.core.folders import data_root
 from clip_tca.core.remote import RemotePath, is_url, locate
-from clip_tca.datasets.hub import demo_set, load_hub
-from clip_tca.datasets.image_set import Domain, ImageSet
+from clip_tca.datasets.hub import SAVED, demo_set, load_hub
 from clip_tca.datasets.image_source import local_path
 from clip_tca.datasets.local_copy import unpack
-from clip_tca.datasets.pictures import SUFFIXES, Picture, mark
+from clip_tca.datasets.pictures import SUFFIXES, Domain, ImageSet, Picture, Source, mark
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-TABLES = (".parquet",)
+TABLE = ".parquet"
 DEMO = "demo"
-ALL = "pictures"
-"""The name of the domain if folders are not domains."""
+ALL = "pictures"  # the name of the domain if folders are not domains
 
 
-class Found(NamedTuple):
-    """A picture by the name that the table has, and its folder below what was given, if any."""
+class File(NamedTuple):
+    """A file by the name that the table has, its folder below what was given, if any, and None if it is no picture."""
 
     name: str
     folder: str
-    picture: Picture
+    source: Source
 
 
 def load_pictures(
@@ -68,27 +66,27 @@ def load_pictures(
         ValueError: If there is no picture in it, or it is of no such kind.
     """
     columns = image_column, None, domain_column
+    given = list(pictures) if _is_several(pictures) else [pictures]
+    only = given[0] if len(given) == 1 and isinstance(given[0], (str, Path)) else None
+    if only is not None and str(only) == DEMO and not Path(DEMO).exists():
+        return _joined(_demo(), by_domain)
+    if only is not None and hub_id is None and not has_magic(str(only)):
+        hub_id = str(path) if _is_table(path := local_path(only, progress)) else None
     if hub_id is not None:
         return _joined(load_hub(hub_id, None, revision, columns, labelled=False), by_domain)
-    given = list(pictures) if _is_several(pictures) else [pictures]
-    if len(given) == 1 and isinstance(given[0], (str, Path)):
-        if str(given[0]) == DEMO and not Path(DEMO).exists():
-            return _joined(_demo(), by_domain)
-        path = given[0] if has_magic(str(given[0])) else local_path(given[0], progress)
-        if isinstance(path, Path) and _is_table(path):
-            return _joined(load_hub(str(path), None, None, columns, labelled=False), by_domain)
-    found = list(_all(given, progress))
-    ignored = [one.name for one in found if one.picture is None]
-    rows = [one for one in found if one.picture is not None]
-    if not rows:
+    files = list(_all(given, progress))
+    ignored = [file.name for file in files if file.source is None]
+    title = Path(str(only)).name if only is not None else ALL
+    groups: dict[str, list[Picture]] = {}
+    for name, folder, source in files:
+        if source is not None:
+            picture = Picture(name, mark(source), -1, source)
+            groups.setdefault((folder or title) if by_domain else ALL, []).append(picture)
+    if not groups:
         what = ", ".join(str(one) for one in given[:3]) if given else "nothing was given"
         others = f"; {len(ignored)} other files there, such as {ignored[0]}" if ignored else ""
         raise ValueError(f"pictures: {what}: no picture in it{others}; pictures end with {', '.join(SUFFIXES)}")
-    title = Path(str(given[0])).name if len(given) == 1 and isinstance(given[0], (str, Path)) else ALL
-    groups: dict[str, list[Found]] = {}
-    for row in rows:
-        groups.setdefault((row.folder or title) if by_domain else ALL, []).append(row)
-    domains = {name: _domain(groups[name]) for name in sorted(groups)}
+    domains = {name: Domain(groups[name]) for name in sorted(groups)}
     return ImageSet(title, [], domains, {"kind": "pictures", "path": title}, ignored=ignored)
 
 
@@ -101,53 +99,47 @@ def _is_several(pictures: Any) -> bool:
 def _is_table(path: Path) -> bool:
     """Whether the reader of hub data sets reads it: a Parquet file, a folder of such files, or a saved data set."""
     if path.is_dir():
-        saved = any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+        saved = any((path / name).is_file() for name in SAVED)
         return saved or (any(path.rglob("*.parquet")) and not any(map(_is_picture, _walk(path))))
-    return path.suffix.lower() in TABLES and path.is_file()
+    return path.suffix.lower() == TABLE and path.is_file()
 
 
 def _demo() -> ImageSet:
     """The demo's pictures, named by style and number, because their own names say what they show."""
     data = demo_set()
     for style, domain in data.domains.items():
-        names = [f"{style}/{i}.png" for i in range(len(domain))]
-        data.domains[style] = replace(domain, names=names, labels=[-1] * len(domain))
+        for i, picture in enumerate(domain.pictures):
+            domain.pictures[i] = picture._replace(name=f"{style}/{i}.png", label=-1)
     return replace(data, classes=[])
 
 
 def _joined(data: ImageSet, by_domain: bool) -> ImageSet:
-    """One domain of all, unless they are wanted apart."""
     return data if by_domain else replace(data, domains={ALL: Domain.chained(list(data.domains.values()))})
 
 
-def _domain(rows: list[Found]) -> Domain:
-    marks = [mark(row.picture) for row in rows if row.picture is not None]
-    return Domain([row.name for row in rows], marks, [-1] * len(rows), [row.picture for row in rows])
-
-
-def _all(given: list[Any], progress: bool) -> Iterator[Found]:
-    """Every picture once, in the order of what was given; files that are none have no picture."""
+def _all(given: list[Any], progress: bool) -> Iterator[File]:
+    """Every file once, in the order of what was given."""
     seen: set[str] = set()
     for number, one in enumerate(given):
         if isinstance(one, (str, Path)):
-            for found in _at(one, len(given) == 1, progress):
-                if str(found.picture or found.name) not in seen:
-                    seen.add(str(found.picture or found.name))
-                    yield found
+            for file in _at(one, len(given) == 1, progress):
+                if str(file.source or file.name) not in seen:
+                    seen.add(str(file.source or file.name))
+                    yield file
         else:
             name = Path(getattr(one, "filename", "") or "").name or str(number)
-            yield Found(name if name not in seen else f"{number} {name}", "", _bytes(one, number))
+            yield File(name if name not in seen else f"{number} {name}", "", _bytes(one, number))
             seen.add(name)
 
 
-def _at(address: str | Path, alone: bool, progress: bool) -> Iterator[Found]:
-    """The pictures at one path, pattern or address."""
+def _at(address: str | Path, alone: bool, progress: bool) -> Iterator[File]:
     text = str(address)
     if has_magic(text) and not Path(text).exists():
-        matches = sorted(glob(os.path.expanduser(text), recursive=True))
-        if is_url(text):
-            place = locate(text)
-            matches = [str(match) for match in place.matches()] if isinstance(place, RemotePath) else []
+        place = locate(text)
+        if isinstance(place, RemotePath):
+            matches = list(map(str, place.matches()))
+        else:
+            matches = sorted(glob(os.path.expanduser(text), recursive=True))
         if not matches:
             raise FileNotFoundError(f"pictures: nothing matches {text}; check the pattern, and put it in quotes")
         for match in matches:
@@ -160,15 +152,14 @@ def _at(address: str | Path, alone: bool, progress: bool) -> Iterator[Found]:
             below = file.relative_to(root)
             name = below.as_posix() if alone else f"{text.rstrip('/')}/{below.as_posix()}"
             folder = below.parts[0] if len(below.parts) > 1 else ""
-            yield Found(name, folder, str(file) if _is_picture(file) else None)
+            yield File(name, folder, str(file) if _is_picture(file) else None)
     elif path.suffix.lower() == ".txt" and path.is_file():
         for line in filter(None, map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())):
             yield from _at(line if is_url(line) or Path(line).is_absolute() else path.parent / line, False, progress)
     elif path.is_file() or path.is_symlink():
-        if path.suffix.lower() in TABLES:
+        if path.suffix.lower() == TABLE:
             raise ValueError(f"pictures: {text} is a table; give it alone")
-        name = path.name if alone else text
-        yield Found(name, path.parent.name, str(path) if _is_picture(path) else None)
+        yield File(path.name if alone else text, path.parent.name, str(path) if _is_picture(path) else None)
     else:
         raise FileNotFoundError(f"pictures: {text} is not a file or folder; check its name")
 

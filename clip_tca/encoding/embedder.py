@@ -24,8 +24,7 @@ from clip_tca.core.checks import counted
 from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.progress import Progress, announce
 from clip_tca.core.tensors import unit
-from clip_tca.datasets.image_set import Domain, ImageSet
-from clip_tca.datasets.pictures import content, fault, mark
+from clip_tca.datasets.pictures import Domain, ImageSet, content, fault, mark
 from clip_tca.datasets.prompts import Prompts
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.decoding import Reader, loader
@@ -263,7 +262,7 @@ class Embedder:
     def _check_unchanged(self, domain: Domain, keys: dict[int, str], title: str) -> None:
         """Refuse files that have changed since they were hashed: the store would keep them under the wrong key."""
         for i, key in keys.items():
-            if not isinstance(file := domain.pictures[i], str | Path) or untouched(file, self._began):
+            if not isinstance(file := domain.pictures[i].source, str | Path) or untouched(file, self._began):
                 continue
             if self._key(domain, i, content(file) if self.store else mark(file)) != key:
                 raise ValueError(

@@ -29,8 +29,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from clip_tca.core.folders import default_root
-from clip_tca.datasets.image_set import Domain
-from clip_tca.datasets.pictures import content
+from clip_tca.datasets.pictures import Domain, content
 from clip_tca.encoding.base import Identity
 
 log = logging.getLogger("clip_tca")
@@ -137,7 +136,9 @@ class Store:
 
     def contents(self, domain: Domain) -> list[str]:
         """The hash of each picture's bytes; a file is not read again while its size, times and inode stay the same."""
-        files = {i: picture for i, picture in enumerate(domain.pictures) if isinstance(picture, str | Path)}
+        files = {
+            i: picture.source for i, picture in enumerate(domain.pictures) if isinstance(picture.source, str | Path)
+        }
         here = os.getcwd()
         keys = {i: _hash("file", os.path.join(here, file)) for i, file in files.items()}
         known, new, hashes = self.get(keys.values()), {}, list(domain.marks)

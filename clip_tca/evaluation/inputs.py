@@ -18,13 +18,11 @@ from clip_tca.core.checks import check_whole
 from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import locate
-from clip_tca.datasets.embedding_set import EmbeddingSet, load_embeddings
-from clip_tca.datasets.foreign_files import SUFFIXES, ForeignFiles
-from clip_tca.datasets.image_set import Domain, ImageSet
+from clip_tca.datasets.embeddings import SUFFIXES, EmbeddingSet, ForeignFiles, load_embeddings, synthetic
 from clip_tca.datasets.image_source import NAMES, ImageSource
+from clip_tca.datasets.pictures import Domain, ImageSet
 from clip_tca.datasets.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
 from clip_tca.datasets.registry import BENCHMARKS, domain_named
-from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.backbone import head_for
 from clip_tca.encoding.base import Encoder, make_encoder
 from clip_tca.encoding.embedder import Embedder
@@ -84,7 +82,7 @@ class Inputs(ImageSource):
     def embed(self, arrived: Callable[[Embedded, str], None] | None = None) -> Embedded:
         """Embed the data set and the prompts, or read stored embeddings; ``arrived`` is called for each domain."""
         check_whole("workers", self.workers, 0, also=None)
-        path, is_synthetic = Path(self.dataset), self.dataset == "synthetic"
+        path, is_synthetic = locate(self.dataset), self.dataset == "synthetic"
         is_stored = self.dataset not in (*NAMES, "synthetic") and (path.suffix.lower() in SUFFIXES or path.is_dir())
         is_ours = is_stored and path.suffix == ".safetensors" and self.text is None
         is_foreign = is_stored and not is_ours
@@ -114,12 +112,19 @@ class Inputs(ImageSource):
         if is_ours:
             data = load_embeddings(self.dataset, f"text.{Path(self.prompts).name}")
             return self._stored(data, path.stem, {"kind": "embeddings", "path": self.dataset}, arrived)
-        labels = None if self.labels is None else Path(self.labels)
-        names = None if self.class_names in CLASS_NAMES else Path(self.class_names)
-        columns = self.column, self.text_column, self.label_column
-        files = ForeignFiles(path, Path(self.text or ""), labels, self.scale, names, *columns)
+        files = ForeignFiles(
+            path,
+            self.text or "",
+            self.labels,
+            self.scale,
+            None if self.class_names in CLASS_NAMES else self.class_names,
+            self.column,
+            self.text_column,
+            self.label_column,
+        )
         data = files.load()
-        return self._stored(data, path.resolve().stem, files.about(data), arrived)
+        name = path.resolve().stem if isinstance(path, Path) else path.stem
+        return self._stored(data, name, files.about(data), arrived)
 
     def _stored(
         self, data: EmbeddingSet, name: str, origin: dict[str, Any], arrived: Callable[[Embedded, str], None] | None

@@ -21,7 +21,7 @@ from clip_tca.core.checks import check_number, check_whole
 from clip_tca.core.machine import choose_device
 from clip_tca.core.progress import Progress
 from clip_tca.datasets.hub import demo_set
-from clip_tca.datasets.image_set import ImageSet
+from clip_tca.datasets.pictures import ImageSet
 from clip_tca.datasets.prompts import given_classes
 from clip_tca.datasets.unlabelled import DEMO, load_pictures
 from clip_tca.encoding.base import make_encoder

@@ -15,7 +15,7 @@ from pathlib import Path
 from clip_tca.core.files import write_text
 from clip_tca.core.folders import default_root
 from clip_tca.core.remote import is_url
-from clip_tca.datasets.pictures import Picture, content
+from clip_tca.datasets.pictures import Source, content
 
 REVIEW = "review"  # the folder of pictures that have no label
 UNDO = "undo.csv"  # the list of links and copies, in the same folder: a path below it, and a mark of its content
@@ -32,7 +32,7 @@ def check_folder(folder: str | Path) -> None:
 
 
 def sort_into(
-    folder: Path, names: Sequence[str], pictures: Sequence[Picture], labels: Sequence[str], copy: bool = False
+    folder: Path, names: Sequence[str], pictures: Sequence[Source], labels: Sequence[str], copy: bool = False
 ) -> int:
     """Put every picture into the folder of its label, and those with an empty one into ``review``; their number.
 
@@ -97,7 +97,7 @@ def folder_names(labels: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _file_name(name: str, picture: Picture) -> str:
+def _file_name(name: str, picture: Source) -> str:
     last = re.split(r"[/\\]", name)[-1]
     return last if isinstance(picture, (str, Path)) or "." in last else f"{last}.png"
 
@@ -113,7 +113,7 @@ def _free(target: str, name: str, taken: set[str]) -> str:
     return free
 
 
-def _put(target: Path, picture: Picture, copy: bool) -> None:
+def _put(target: Path, picture: Source, copy: bool) -> None:
     if isinstance(picture, bytes):
         with target.open("xb") as file:
             file.write(picture)

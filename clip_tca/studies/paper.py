@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.linear import LinearTCA, certain_rows, gradient, monge, uncertainty
-from clip_tca.adapters.registry import ADAPTERS
 from clip_tca.adapters.statistics import coral_distance, ledoit_wolf, moments, shrink, weighted_moments
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole, choices, whole_numbers
@@ -22,7 +21,7 @@ from clip_tca.datasets import corruptions
 from clip_tca.datasets.registry import SEVERITIES
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.method_spec import MethodSpec, class_scores, predict
-from clip_tca.methods.registry import METHODS
+from clip_tca.methods.registry import ADAPTERS, METHODS
 from clip_tca.studies.frame import Study, Subject, accuracy, shuffled
 
 DISTANCE = r"$\|\Sigma-\Sigma_{source}\|_F^2\,/\,4d^2$"

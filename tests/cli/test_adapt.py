@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.cli import main
-from clip_tca.datasets.formats.registry import open_shard
+from clip_tca.datasets.formats import open_shard
 from clip_tca.evaluation.streams import order
 from clip_tca.methods.base import Task
 from clip_tca.methods.registry import EMBEDDING_BASES, PUBLIC_CODE, ZERO_SHOT, base_method

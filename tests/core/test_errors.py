@@ -10,8 +10,8 @@ import pytest
 import clip_tca
 from clip_tca import ClipTcaError, CorruptFileError, LinearTCA, OfflineError
 from clip_tca.core.errors import is_offline
-from clip_tca.datasets.embedding_set import load_embeddings
-from clip_tca.datasets.formats.registry import open_shard
+from clip_tca.datasets.embeddings import load_embeddings
+from clip_tca.datasets.formats import open_shard
 from clip_tca.datasets.hub import load_hub
 from clip_tca.datasets.pictures import decode
 from clip_tca.encoding.base import make_encoder

@@ -1,4 +1,4 @@
-"""Files of embeddings of every format are read and written block by block, and errors name the file."""
+"""Every format of embeddings keeps one contract: a range is read, it is written back, and damage is one clear line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_tensors
 
-from clip_tca.datasets.formats.base import ROWS, VALUES, Block, Result, Target, block_rows
-from clip_tca.datasets.formats.registry import open_arrays, open_shard
+from clip_tca.datasets.formats import open_arrays, open_shard
+from clip_tca.datasets.shards import ROWS, VALUES, Block, block_rows
 
 Z = np.random.default_rng(0).standard_normal((53, 6)).astype(np.float16)
+LONG = np.random.default_rng(0).standard_normal((5000, 6)).astype(np.float16)
 FORMATS = (".npy", ".npz", ".safetensors", ".parquet", ".arrow", ".feather")
 TABLES = FORMATS[3:]
 
@@ -46,35 +47,88 @@ def write(path: Path, z: np.ndarray = Z) -> Path:
     return path
 
 
-# -- reading -----------------------------------------------------------------------------------------------------------
+def by_library(paths: dict[str, Path]) -> dict[str, np.ndarray]:
+    """Embeddings, labels and scores as the library of the format reads them."""
+    path = paths["embeddings"]
+    if path.suffix == ".npy":
+        return {kind: np.load(path) for kind, path in paths.items()}
+    if path.suffix in (".npz", ".safetensors"):
+        arrays = np.load(path) if path.suffix == ".npz" else load_file(path)
+        return {"embeddings": arrays["vectors"], "labels": arrays["labels"], "scores": arrays["scores"]}
+    readers = {".parquet": pq.read_table, ".feather": pyarrow.feather.read_table}
+    rows = readers.get(path.suffix, lambda path: pa.ipc.open_stream(path).read_all())(path)
+    assert rows.column_names == ["id", "embedding", "tca_label", "tca_score"]
+    assert rows.column("id").to_pylist() == [f"p{i}" for i in range(53)]
+    assert pa.types.is_fixed_size_list(rows.schema.field("embedding").type) == (path.suffix == ".feather")
+    columns = {"labels": rows.column("tca_label").to_numpy(), "scores": rows.column("tca_score").to_numpy()}
+    return {"embeddings": np.array(rows.column("embedding").to_pylist(), np.float32), **columns}
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-@pytest.mark.parametrize(("start", "stop"), [(0, None), (0, 3), (12, 31), (45, None), (50, 99), (7, 7), (60, None)])
-def test_every_format_gives_any_range_of_rows_in_blocks_of_one_size(suffix, start, stop, tmp_path):
-    shard = open_shard(write(tmp_path / f"a{suffix}"))
-    assert (shard.rows, shard.dim, shard.dtype) == (53, 6, np.float16)
-    for rows in (8, 53, 100):
-        blocks = list(shard.blocks(rows, start, stop))
-        assert [block.first for block in blocks] == list(range(start, min(stop or 53, 53), rows))
+class TestContract:
+    @pytest.mark.parametrize("rows", [8, 53, 100])
+    def test_blocks_have_one_size_and_hold_all_rows_in_order(self, suffix, rows, tmp_path):
+        shard = open_shard(write(tmp_path / f"a{suffix}"))
+        blocks = list(shard.blocks(rows))
+        assert (shard.rows, shard.dim, shard.dtype) == (53, 6, np.float16)
+        assert [block.first for block in blocks] == list(range(0, 53, rows))
         assert all(len(block) == rows for block in blocks[:-1])
-        assert np.array_equal(np.concatenate([Z[:0], *(block.z for block in blocks)]), Z[start:stop])
+        assert np.array_equal(np.concatenate([block.z for block in blocks]), Z)
         if suffix in TABLES:
-            carried = [name for block in blocks for name in block.others.column("id").to_pylist()]
-            assert carried == [f"p{i}" for i in range(53)][start:stop]
+            assert [name for block in blocks for name in block.others["id"].to_pylist()] == [f"p{i}" for i in range(53)]
+
+    def test_runs_of_rows_are_read_where_they_are_asked_for(self, suffix, tmp_path):
+        firsts = [0, 12, 31, 50]
+        blocks = list(open_shard(write(tmp_path / f"a{suffix}")).runs(firsts, 5))
+        assert [block.first for block in blocks] == firsts
+        assert all(np.array_equal(block.z, Z[block.first : block.first + 5]) for block in blocks)
+
+    def test_what_is_written_is_read_by_the_library_of_the_format(self, suffix, tmp_path):
+        shard, out = open_shard(write(tmp_path / f"a{suffix}")), tmp_path / "out"
+        scores = np.linspace(0, 1, 53, dtype="<f4")
+        expected = {"embeddings": -Z.astype("<f4"), "labels": np.arange(53), "scores": scores}
+        paths = {kind: out / name for kind, name in shard.outputs(tuple(expected)).items()}
+        for path in paths.values():
+            path.parent.mkdir(exist_ok=True, parents=True)
+        writer = shard.writer(paths, {kind: array.dtype for kind, array in expected.items()})
+        for block in shard.blocks(20):
+            part = {kind: array[block.first : block.first + len(block)] for kind, array in expected.items()}
+            writer.write(part, block.others)
+        writer.close()
+        for kind, array in by_library(paths).items():
+            assert array.dtype == expected[kind].dtype
+            assert np.array_equal(array, expected[kind])
+        assert sorted(file.relative_to(out).as_posix() for file in out.rglob("*.*")) == shard.written(tuple(expected))
+
+    def test_a_truncated_file_and_one_of_another_kind_are_one_line(self, suffix, tmp_path):
+        path = write(tmp_path / f"a{suffix}", LONG)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+        with pytest.raises(ValueError, match=f"a{suffix}: truncated or damaged"):
+            list(open_shard(path).blocks())
+        path.write_bytes(b"<html>404 Not Found</html>" * 20)
+        with pytest.raises(ValueError, match=f"a{suffix}: truncated or damaged"):
+            open_shard(path)
+
+    def test_a_column_is_chosen_by_its_name(self, suffix, tmp_path):
+        path, usual = write(tmp_path / f"a{suffix}"), "embedding" if suffix in TABLES else "vectors"
+        if suffix == ".npy":
+            with pytest.raises(ValueError, match=r"a\.npy: one array, without a name; leave out --column vectors"):
+                open_shard(path, "vectors")
+            return
+        assert open_shard(path, usual).name == open_shard(path).name == usual
+        with pytest.raises(ValueError, match=f"'middle'; there are {usual}"):
+            open_shard(path, "middle")
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".parquet"])
-def test_a_range_is_read_without_the_rest_of_the_file(suffix, tmp_path):
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+def test_a_run_is_read_without_the_rest_of_the_file(suffix, tmp_path):
     """The rest may be damaged: nothing of it is looked at."""
-    z = np.random.default_rng(0).standard_normal((5000, 6)).astype(np.float16)
-    path = write(tmp_path / f"a{suffix}", z)
+    path = write(tmp_path / f"a{suffix}", LONG)
     content = bytearray(path.read_bytes())
-    content[len(content) // 2 : len(content) // 2 + 2000] = b"\xff" * 2000
+    content[len(content) // 2 :] = b"\xff" * (len(content) - len(content) // 2)
     path.write_bytes(content)
-    shard = open_shard(path)
-    blocks = list(shard.blocks(10, 100, 120))
-    assert np.array_equal(np.concatenate([block.z for block in blocks]), z[100:120])
+    (block,) = open_shard(path).runs([100], 20)
+    assert np.array_equal(block.z, LONG[100:120])
 
 
 def test_the_other_byte_order_and_bfloat16_are_read(tmp_path):
@@ -84,7 +138,9 @@ def test_the_other_byte_order_and_bfloat16_are_read(tmp_path):
     assert np.array_equal(block.z, Z.astype(np.float32))
     rounded = torch.from_numpy(Z.astype(np.float32)).bfloat16()
     save_tensors({"embeddings": rounded}, tmp_path / "b.safetensors")
-    assert np.array_equal(next(open_shard(tmp_path / "b.safetensors").blocks()).z, rounded.float().numpy())
+    torch.save({"embeddings": rounded}, tmp_path / "b.pt")
+    for name in ("b.safetensors", "b.pt"):
+        assert np.array_equal(next(open_shard(tmp_path / name).blocks()).z, rounded.float().numpy())
 
 
 def test_whole_tensors_are_what_the_library_of_safetensors_wrote(tmp_path):
@@ -94,20 +150,6 @@ def test_whole_tensors_are_what_the_library_of_safetensors_wrote(tmp_path):
     file = open_arrays(tmp_path / "a.safetensors")
     assert file.metadata == {"scale": "30"}
     assert all(torch.equal(file.read(name), tensor) for name, tensor in tensors.items())
-
-
-# -- what is wrong -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_what_is_truncated_or_no_such_file_at_all_is_said_to_be(suffix, tmp_path):
-    path = write(tmp_path / f"a{suffix}", np.random.default_rng(0).standard_normal((5000, 6)).astype(np.float16))
-    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-    with pytest.raises(ValueError, match=f"a{suffix}: truncated or damaged"):
-        list(open_shard(path).blocks())
-    path.write_bytes(b"<html>404 Not Found</html>" * 20)
-    with pytest.raises(ValueError, match=f"a{suffix}: truncated or damaged"):
-        open_shard(path)
 
 
 @pytest.mark.parametrize(
@@ -134,15 +176,11 @@ def test_a_header_that_claims_more_than_the_file_has_is_refused_before_memory_is
         open_shard(tmp_path / "a.npy")
 
 
-def test_which_array_is_asked_where_it_is_not_clear(tmp_path):
+def test_which_of_several_arrays_is_asked(tmp_path):
     save_file({"left": Z, "right": Z[:, :3].copy()}, tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match=r"there are left, right; name it with --column"):
         open_shard(tmp_path / "a.safetensors")
     assert open_shard(tmp_path / "a.safetensors", "right").dim == 3
-    with pytest.raises(ValueError, match="no array 'middle'"):
-        open_shard(tmp_path / "a.safetensors", "middle")
-    with pytest.raises(ValueError, match=r"z\.npy: one array, without a name; leave out --column vectors"):
-        open_shard(write(tmp_path / "z.npy"), "vectors")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
@@ -180,44 +218,6 @@ def test_blocks_of_long_rows_take_bounded_memory():
     assert block_rows(512) == block_rows(2048) == ROWS
     assert block_rows(40_000) * 40_000 <= VALUES
     assert block_rows(2 * VALUES) == 1
-
-
-# -- writing -----------------------------------------------------------------------------------------------------------
-
-
-def by_library(paths: dict[str, Path]) -> dict[str, np.ndarray]:
-    """Embeddings, labels and scores as the library of the format reads them."""
-    path = paths["embeddings"]
-    if path.suffix == ".npy":
-        return {kind: np.load(path) for kind, path in paths.items()}
-    if path.suffix in (".npz", ".safetensors"):
-        arrays = np.load(path) if path.suffix == ".npz" else load_file(path)
-        return {"embeddings": arrays["vectors"], "labels": arrays["labels"], "scores": arrays["scores"]}
-    readers = {".parquet": pq.read_table, ".feather": pyarrow.feather.read_table}
-    read = readers.get(path.suffix, lambda path: pa.ipc.open_stream(path).read_all())(path)
-    assert read.column_names == ["id", "embedding", "tca_label", "tca_score"]
-    assert read.column("id").to_pylist() == [f"p{i}" for i in range(53)]
-    assert pa.types.is_fixed_size_list(read.schema.field("embedding").type) == (path.suffix == ".feather")
-    columns = {"labels": read.column("tca_label").to_numpy(), "scores": read.column("tca_score").to_numpy()}
-    return {"embeddings": np.array(read.column("embedding").to_pylist(), np.float32), **columns}
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_what_is_written_is_read_by_the_library_of_the_format(suffix, tmp_path):
-    shard, out = open_shard(write(tmp_path / f"a{suffix}")), tmp_path / "out"
-    expected = {"embeddings": -Z.astype("<f4"), "labels": np.arange(53), "scores": np.linspace(0, 1, 53, dtype="<f4")}
-    paths = {kind: out / name for kind, name in shard.outputs(tuple(expected)).items()}
-    for path in paths.values():
-        path.parent.mkdir(exist_ok=True, parents=True)
-    sink = shard.sink(Target(paths, {kind: array.dtype for kind, array in expected.items()}))
-    for block in shard.blocks(20):
-        arrays = {kind: array[block.first : block.first + len(block)] for kind, array in expected.items()}
-        sink.write(Result(arrays, block.others))
-    sink.close()
-    for kind, array in by_library(paths).items():
-        assert array.dtype == expected[kind].dtype
-        assert np.array_equal(array, expected[kind])
-    assert sorted(file.relative_to(out).as_posix() for file in out.rglob("*.*")) == shard.written(tuple(expected))
 
 
 def test_a_column_of_the_name_of_an_added_one_is_refused(tmp_path):

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -231,25 +232,6 @@ def test_other_columns_and_kinds_of_labels(tmp_path):
     assert (numbers.classes, list(numbers.domains)) == (["2", "10"], ["own"])
 
 
-@pytest.mark.parametrize(
-    ("benchmark", "columns", "changes", "reason"),
-    [
-        (None, (None, None, None), {}, r"no label column among image, kind.*--label-column"),
-        (None, ("sort", "kind", None), {}, r"--image-column 'sort': no such column"),
-        (None, ("number", "kind", None), {}, r"holds int64, not images"),
-        (None, (None, "kind", None), {"kind": ["a", None]}, r"column kind: row 1 has no label"),
-        (None, (None, "kind", "where"), {"where": [None, "x"]}, r"row 0 has no domain"),
-        (PACS, (None, "kind", None), {}, r"no domain column.*--domain-column"),
-        (PACS, (None, "kind", "where"), {}, r"none of the domains art_painting, .* in column 'where'"),
-        (PACS, (None, "kind", "where"), {"where": ["photo"] * 2}, r"'a' is not a class of PACS"),
-    ],
-)
-def test_tables_that_do_not_fit_are_refused(benchmark, columns, changes, reason, tmp_path):
-    content = {"kind": ["a", "b"], "where": ["x", "y"], "number": [1, 2], **changes}
-    with pytest.raises(ValueError, match=reason):
-        load_hub(saved(table(**content), tmp_path), benchmark, columns=columns)
-
-
 def test_a_row_without_an_image_is_no_image(tmp_path):
     content = datasets.Dataset.from_dict({"image": [*pictures(1), None], "label": ["a", "b"]})
     path = saved(content.cast_column("image", datasets.Image()), tmp_path)
@@ -261,20 +243,6 @@ def test_domains_that_differ_in_spelling_only_are_told_apart(tmp_path):
     assert list(ImageSource("folder", hub_id=path, domains=("x_y",)).load().domains) == ["x_y"]
     with pytest.raises(ValueError, match="more than one"):
         ImageSource("folder", hub_id=path, domains=("X-Y",)).load()
-
-
-def test_what_is_no_data_set_or_names_two_says_so(tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "text.parquet").write_text("no")
-    for source, reason in (
-        (ImageSource("folder", hub_id=str(tmp_path / "empty")), "could not be loaded"),
-        (ImageSource("folder", hub_id=str(tmp_path / "text.parquet")), "could not be loaded"),
-        (ImageSource("pacs", data_dir=str(tmp_path), hub_id="a/b"), "not both"),
-        (ImageSource("folder"), "needs --data-dir"),
-        (ImageSource("imagenette"), "did you mean imagenet"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            source.load()
 
 
 # -- webdataset shards, as CLIP_benchmark has them ---------------------------------------------------------------------
@@ -315,34 +283,61 @@ def test_a_hub_copy_with_another_split_says_whose_it_is_and_has_no_published_row
     assert len(caltech.classes) == 100
 
 
-@pytest.mark.parametrize(
-    ("labels", "reason"),
-    [
-        ([0, 1, 37, 2], r"column cls: '37' is not a class of OxfordPets; allowed are its 37 names, and their numbers"),
-        ([0, 1, -1, 2], r"column cls: '-1' is not a class of OxfordPets"),
-        ([0, "dog", 1, 2], r"could not be loaded as a data set \(invalid literal for int\(\)"),
-    ],
-)
-def test_labels_outside_the_class_list_are_named_in_one_line(labels, reason, tmp_path):
-    refused(shards(tmp_path / "copy", labels), reason)
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def refused(benchmark=None, image=None, label="kind", domain=None, **changes: list[Any]) -> Callable[[Path], object]:
+    """Read a table of two rows with these columns changed."""
+    content = {"kind": ["a", "b"], "where": ["x", "y"], "number": [1, 2], **changes}
+    return lambda root: load_hub(saved(table(**content), root), benchmark, columns=(image, label, domain))
+
+
+def pets(labels: list[object], damage: Callable[[bytes], bytes] = bytes) -> Callable[[Path], object]:
+    """Read shards with these labels, the second one damaged."""
+
+    def call(root: Path) -> object:
+        broken = shards(root / "copy", labels) / "test" / "1.tar"
+        broken.write_bytes(damage(broken.read_bytes()))
+        return ImageSource("oxfordpets", hub_id=str(root / "copy")).load()
+
+    return call
+
+
+def no_table(root: Path) -> object:
+    (root / "text.parquet").write_text("no")
+    return ImageSource("folder", hub_id=str(root / "text.parquet")).load()
+
+
+def empty(root: Path) -> object:
+    (root / "empty").mkdir()
+    return ImageSource("folder", hub_id=str(root / "empty")).load()
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("call", "reason"),
     [
-        (lambda whole: whole[:1100], "column cls: row 2 has no label"),
-        (lambda whole: whole[:3000], r"could not be loaded as a data set \(unexpected end of data\)"),
-        (lambda whole: b"<html>sign in</html>" * 60, r"could not be loaded as a data set \(.+\); check the name"),
+        (refused(label=None), r"no label column among image, kind.*--label-column"),
+        (refused(image="sort"), r"--image-column 'sort': no such column"),
+        (refused(image="number"), r"holds int64, not images"),
+        (refused(kind=["a", None]), r"column kind: row 1 has no label"),
+        (refused(domain="where", where=[None, "x"]), r"row 0 has no domain"),
+        (refused(PACS), r"no domain column.*--domain-column"),
+        (refused(PACS, domain="where"), r"none of the domains art_painting, .* in column 'where'"),
+        (refused(PACS, domain="where", where=["photo"] * 2), r"'a' is not a class of PACS"),
+        (empty, "could not be loaded"),
+        (no_table, "could not be loaded"),
+        (lambda root: ImageSource("pacs", data_dir=str(root), hub_id="a/b").load(), "not both"),
+        (lambda _: ImageSource("folder").load(), "needs --data-dir"),
+        (lambda _: ImageSource("imagenette").load(), "did you mean imagenet"),
+        (pets([0, 1, 37, 2]), r"column cls: '37' is not a class of OxfordPets; allowed are its 37 names, and their"),
+        (pets([0, 1, -1, 2]), r"column cls: '-1' is not a class of OxfordPets"),
+        (pets([0, "dog", 1, 2]), r"could not be loaded as a data set \(invalid literal for int\(\)"),
+        (pets([0, 1, 2, 3], lambda whole: whole[:1100]), "column cls: row 2 has no label"),
+        (pets([0, 1, 2, 3], lambda whole: whole[:3000]), r"could not be loaded .*\(unexpected end of data\)"),
+        (pets([0, 1, 2, 3], lambda _: b"<html>sign in</html>" * 60), r"could not be loaded .*\(.+\); check the name"),
     ],
 )
-def test_a_broken_shard_is_an_error_in_one_line(content, reason, tmp_path):
-    folder = shards(tmp_path / "copy", [0, 1, 2, 3])
-    broken = folder / "test" / "1.tar"
-    broken.write_bytes(content(broken.read_bytes()))
-    refused(folder, reason)
-
-
-def refused(folder: Path, reason: str) -> None:
+def test_what_is_no_data_set_or_does_not_fit_is_one_line(call, reason, tmp_path):
     with pytest.raises(ValueError, match=reason) as error:
-        ImageSource("oxfordpets", hub_id=str(folder)).load()
+        call(tmp_path)
     assert "\n" not in str(error.value)

@@ -18,8 +18,7 @@ from safetensors.torch import load
 
 from clip_tca.core import files
 from clip_tca.core.folders import default_root
-from clip_tca.datasets.image_set import Domain
-from clip_tca.datasets.pictures import content, mark
+from clip_tca.datasets.pictures import Domain, Picture, content, mark
 from clip_tca.encoding import store
 from clip_tca.encoding.base import Identity
 from clip_tca.encoding.store import NAME, Store, encoder_key, image_key, model_key, text_key
@@ -28,7 +27,7 @@ ENTRIES = {f"key {i}": bytes([i]) * 2000 for i in range(60)}
 
 
 def domain(*paths: Path) -> Domain:
-    return Domain([path.name for path in paths], list(map(mark, paths)), [0] * len(paths), list(map(str, paths)))
+    return Domain([Picture(path.name, mark(path), 0, str(path)) for path in paths])
 
 
 def test_where_it_is(monkeypatch, tmp_path):

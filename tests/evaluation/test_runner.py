@@ -11,9 +11,8 @@ import torch
 
 import clip_tca
 from clip_tca import LinearTCA, ZeroShotClassifier
-from clip_tca.datasets.embedding_set import EmbeddingSet
+from clip_tca.datasets.embeddings import EmbeddingSet, synthetic
 from clip_tca.datasets.registry import BENCHMARKS
-from clip_tca.datasets.synthetic import synthetic
 from clip_tca.encoding.backbone import TimmEncoder
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.inputs import Embedded

@@ -1,7 +1,8 @@
-"""Shards come in order and agree; clip-retrieval's folders and webdataset shards keep their ids."""
+"""Shards come in order and agree; clip-retrieval's folders keep their layout and their metadata."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,11 @@ import pytest
 import torch
 
 from clip_tca import LinearTCA
-from clip_tca.bulk.shards import open_embeddings
 from clip_tca.cli import main
+from clip_tca.datasets.shards import open_embeddings
 from tests.conftest import Shifted
 from tests.datasets.test_formats import Z as ROWS
 from tests.datasets.test_formats import write
-from tests.datasets.test_webdataset import npy, tar
 from tests.object_stores import content, upload
 
 SET = Shifted(classes=4, dim=24, images=60)
@@ -59,7 +59,7 @@ def test_nothing_there_is_said(tmp_path):
         open_embeddings(str(write(tmp_path / "a.npy", ROWS[:0])))
 
 
-# -- clip-retrieval and webdataset -------------------------------------------------------------------------------------
+# -- clip-retrieval ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -128,28 +128,16 @@ def test_metadata_that_does_not_belong_to_the_rows_is_refused(shelf, capsys):
     assert adapt("shelf", "-o", "out") == 1
     assert "metadata_2.parquet is missing; copy it, or name img_emb/" in capsys.readouterr().err
     assert adapt("shelf/img_emb", "-o", "out") == 0  # without metadata, they are shards as any others
+    shutil.rmtree("shelf/metadata")
+    assert adapt("shelf", "-o", "again") == 0
+    assert sorted(path.name for path in Path("again").glob("*.npy")) == sorted(
+        path.name for path in Path("out").glob("*.npy")
+    )
 
 
 def test_the_input_is_never_written_over(shelf, capsys):
     assert adapt("shelf", "-o", "shelf", "--overwrite") == 1
     assert "output: shelf is the input; choose another name" in capsys.readouterr().err
-
-
-def test_webdataset_shards_become_parquet_with_ids(shelf):
-    Path("wds").mkdir()
-    for number, start, stop in CUTS:
-        tar(Path(f"wds/{number:05d}.tar"), {f"{i:06d}.npy": npy(Z[i]) for i in range(start, stop)})
-    assert [shard.path.name for shard in open_embeddings("wds").shards] == [
-        "00000.parquet", "00002.parquet", "00010.parquet"
-    ]  # fmt: skip
-    assert adapt("wds", "-o", "out", "--write", "embeddings,labels") == 0
-    fitted = LinearTCA(SET.g).fit(SET.z.half())
-    table = pa.concat_tables([pq.read_table(f"out/{number:05d}.parquet") for number, *_ in CUTS])
-    assert table["id"].to_pylist() == [f"{i:06d}" for i in range(len(Z))]
-    assert np.array_equal(table["tca_label"].to_numpy(), fitted.predict(Z))
-    assert np.allclose(np.stack(table["embedding"].to_pylist()), fitted.transform(Z), atol=1e-3)
-    assert adapt("wds/00000.tar", "-o", "one.parquet") == 0
-    assert pq.read_metadata("one.parquet").num_rows == 100
 
 
 def test_what_torch_saved_is_answered_with_the_line_that_converts_it(tmp_path):
@@ -158,3 +146,13 @@ def test_what_torch_saved_is_answered_with_the_line_that_converts_it(tmp_path):
     for what in ("b.pt", "*"):
         with pytest.raises(ValueError, match=r"b\.pt: .*np\.save\('b\.npy', torch\.load\('b\.pt'\)\)"):
             open_embeddings(str(tmp_path / what))
+
+
+def test_an_archive_of_single_embeddings_is_refused_by_its_name(tmp_path):
+    (tmp_path / "0.tar").write_bytes(bytes(1024))
+    for name, word in {
+        "0.tar": "0.tar: not a file of embeddings by its name; allowed are .npy",
+        "": "no embeddings",
+    }.items():
+        with pytest.raises((ValueError, FileNotFoundError), match=word):
+            open_embeddings(str(tmp_path / name))

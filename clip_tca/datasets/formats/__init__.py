@@ -1,1 +1,0 @@
-"""Embedding files: read and written in blocks of rows; the formats are listed in ``registry.py``."""
