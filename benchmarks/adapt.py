@@ -30,7 +30,7 @@ from benchmarks.measure import Row, seconds
 from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.adapters.base import ROWS_AT_ONCE
 from clip_tca.bulk.one_shard import Output, adapter_key, apply
-from clip_tca.datasets.shards import ROWS, open_embeddings
+from clip_tca.data.shards import ROWS, open_embeddings
 
 SHARD = 131_072
 KINDS = ("embeddings", "labels")

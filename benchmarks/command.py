@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.measure import Row, embeddings, peak_bytes, pictures
 from clip_tca import ConditionalTCA, LinearTCA
-from clip_tca.datasets.embeddings import EmbeddingSet
+from clip_tca.data.embeddings import EmbeddingSet
 
 PACS = {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}
 HEAVY = ("open_clip", "torchvision", "datasets", "matplotlib", "sklearn", "pyarrow")

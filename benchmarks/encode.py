@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import PRICE, Row, pictures, wall
-from clip_tca.datasets.pictures import ImageSet
+from clip_tca.data.pictures import ImageSet
 from clip_tca.encoding.decoding import Reader
 from clip_tca.encoding.embedder import Embedder
 from clip_tca.encoding.onednn import linear

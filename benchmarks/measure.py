@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from clip_tca import ZeroShotClassifier
-from clip_tca.datasets.folder import load_folder
-from clip_tca.datasets.pictures import ImageSet
+from clip_tca.data.folder import load_folder
+from clip_tca.data.pictures import ImageSet
 
 PRICE = 0.04
 """Euros for a core-hour. An assumption, not a measurement: put in what you pay."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clip_tca.bulk.one_shard import adapt_shard
     from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
     from clip_tca.core.errors import ClipTcaError, CorruptFileError, OfflineError
-    from clip_tca.datasets.embeddings import load_embeddings
+    from clip_tca.data.embeddings import load_embeddings
     from clip_tca.evaluation.runner import evaluate
     from clip_tca.labelling.change import estimate_change, sample_changed
     from clip_tca.labelling.label import encode, label
@@ -49,7 +49,7 @@ _HOMES = {
     "from_pretrained": "clip_tca.adapters.state",
     "label": "clip_tca.labelling.label",
     "label_free_score": "clip_tca.adapters.label_free",
-    "load_embeddings": "clip_tca.datasets.embeddings",
+    "load_embeddings": "clip_tca.data.embeddings",
     "register": "clip_tca.methods.registry",
     "render": "clip_tca.results.rendering",
     "sample_changed": "clip_tca.labelling.change",

@@ -12,7 +12,7 @@ import torch
 from page import main
 
 from clip_tca import ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.datasets.embeddings import load_embeddings
+from clip_tca.data.embeddings import load_embeddings
 
 SIZES = (1, 4, 16, 64, 256, 1024)
 

@@ -62,7 +62,7 @@ def _peak() -> float:
 def main(description: str | None, report: Callable[[str], str]) -> None:
     """Print ``report(embeddings)``, or write it to ``--output``."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("embeddings", help="safetensors file of stored embeddings (clip_tca/datasets/embeddings.py)")
+    parser.add_argument("embeddings", help="safetensors file of stored embeddings (clip_tca/data/embeddings.py)")
     parser.add_argument("--output", type=Path, help="write the page here instead of printing it")
     options = parser.parse_args()
     logging.getLogger("clip_tca").setLevel(logging.ERROR)

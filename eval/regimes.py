@@ -2,7 +2,7 @@
 
     python eval/regimes.py EMBEDDINGS.safetensors… [--method NAME…] [--domain NAME…] [--seeds 3] [--output PAGE.md]
 
-EMBEDDINGS are files of stored embeddings (clip_tca/datasets/embeddings.py). Labels serve for drawing the test sets
+EMBEDDINGS are files of stored embeddings (clip_tca/data/embeddings.py). Labels serve for drawing the test sets
 and for scoring only. The regimes:
 
 whole          the domain as it is
@@ -39,7 +39,7 @@ from torch import Tensor
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.adapters.conditional import Constants, fit_conditional
-from clip_tca.datasets.embeddings import load_embeddings
+from clip_tca.data.embeddings import load_embeddings
 from clip_tca.methods.base import Method, Task
 from clip_tca.methods.registry import ADAPTERS, BASES, base_method
 from clip_tca.studies.frame import accuracy

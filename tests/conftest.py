@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from clip_tca import ZeroShotClassifier
-from clip_tca.datasets.embeddings import EmbeddingSet, load_embeddings, synthetic
+from clip_tca.data.embeddings import EmbeddingSet, load_embeddings, synthetic
 from tests.object_stores import memory, place, s3, s3_server  # noqa: F401 (fixtures)
 
 torch.set_num_threads(1)  # the matrices here are small: more threads only wait for each other

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clip_tca.datasets.hub import demo_set
+from clip_tca.data.hub import demo_set
 
 
 def write_demo(root: Path, styles: Sequence[str], classes: int, images: int) -> Path:

@@ -12,9 +12,9 @@ from torch import Tensor
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.files import sha256
 from clip_tca.core.remote import Location
-from clip_tca.datasets.arrays import SafetensorsFile
-from clip_tca.datasets.embeddings import read_class_texts
-from clip_tca.datasets.prompts import load_prompts, read_classes
+from clip_tca.data.arrays import SafetensorsFile
+from clip_tca.data.embeddings import read_class_texts
+from clip_tca.data.prompts import load_prompts, read_classes
 
 if TYPE_CHECKING:
     from clip_tca.encoding.base import Encoder
@@ -49,7 +49,7 @@ def read_texts(path: Location, name: str | None, scale: float | None, device: st
 
 
 def encode_texts(path: Location, prompts: str, encoder: Encoder, store: Store, scale: float | None) -> GivenClassifier:
-    """Class names, one a line as in :mod:`clip_tca.datasets.prompts`, put into prompts and encoded."""
+    """Class names, one a line as in :mod:`clip_tca.data.prompts`, put into prompts and encoded."""
     from clip_tca.encoding.embedder import Embedder
 
     classes = read_classes(path)

@@ -31,8 +31,8 @@ from clip_tca.core.machine import choose_device
 from clip_tca.core.remote import Location, RemotePath, locate, stamp
 from clip_tca.core.tensors import to_tensor, unit
 from clip_tca.core.version import __version__
-from clip_tca.datasets.formats import FORMATS, KINDS, Kind
-from clip_tca.datasets.shards import Arrays, Block, Shard, block_rows, open_one
+from clip_tca.data.formats import FORMATS, KINDS, Kind
+from clip_tca.data.shards import Arrays, Block, Shard, block_rows, open_one
 
 T = TypeVar("T")
 Progressing = Callable[[int], object]

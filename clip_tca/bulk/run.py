@@ -44,8 +44,8 @@ from clip_tca.core.progress import Progress
 from clip_tca.core.remote import Location, RemotePath
 from clip_tca.core.tensors import to_tensor
 from clip_tca.core.version import __version__
-from clip_tca.datasets.formats import Kind
-from clip_tca.datasets.shards import ROWS, Block, Shard, ShardedEmbeddings, block_rows
+from clip_tca.data.formats import Kind
+from clip_tca.data.shards import ROWS, Block, Shard, ShardedEmbeddings, block_rows
 
 # Rows of a run for the fit: few, so that many classes of sorted rows are seen; more if every run is a request.
 NEAR, FAR = 64, 2048

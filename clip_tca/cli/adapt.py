@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
 from clip_tca.core.remote import is_url, locate
-from clip_tca.datasets.formats import KINDS, Kind
+from clip_tca.data.formats import KINDS, Kind
 from clip_tca.methods.registry import ADAPTERS, DEFAULT, EMBEDDING_BASES, ZERO_SHOT
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def run(options: argparse.Namespace) -> int:
     shared.check_output(options.save_state, "save_state")
     from clip_tca.bulk.run import Run
     from clip_tca.core.machine import choose_device
-    from clip_tca.datasets.embeddings import read_labels
-    from clip_tca.datasets.shards import open_embeddings
+    from clip_tca.data.embeddings import read_labels
+    from clip_tca.data.shards import open_embeddings
 
     device = choose_device(options.device)
     source = open_embeddings(address(options.embeddings, options), options.column)
@@ -169,7 +169,7 @@ def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Ada
     """The adapter, new or saved, and where its classifier came from; with the names of --class-names."""
     from clip_tca.bulk.classifiers import GivenClassifier
     from clip_tca.bulk.rivals import Rival
-    from clip_tca.datasets.prompts import read_classes
+    from clip_tca.data.prompts import read_classes
     from clip_tca.evaluation.method_spec import method_specs
 
     names = None if options.class_names is None else list(read_classes(locate(options.class_names)).values())

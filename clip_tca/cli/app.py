@@ -86,7 +86,7 @@ def gradio() -> Any:
 def build(model: str = "demo", folders: bool = True) -> Any:
     """The page; ``folders``: whether folders of this machine may be named."""
     gr = gradio()
-    from clip_tca.datasets.hub import demo_set
+    from clip_tca.data.hub import demo_set
 
     with gr.Blocks(title="clip-tca", analytics_enabled=False) as page:
         found, rows, place = gr.State(), gr.State([]), gr.State()

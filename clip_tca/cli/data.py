@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clip_tca.cli import options as shared
 from clip_tca.core.checks import counted
-from clip_tca.datasets.registry import BENCHMARKS, COMMON, EXTRA, Benchmark
+from clip_tca.data.registry import BENCHMARKS, COMMON, EXTRA, Benchmark
 
 WIDTH = 17  # of the column of names
 
@@ -65,7 +65,7 @@ def _domains(benchmark: Benchmark) -> str:
 
 def load(options: argparse.Namespace) -> int:
     """Get each data set, and print where it is."""
-    from clip_tca.datasets.local_copy import get, mirrors_of, receipt
+    from clip_tca.data.local_copy import get, mirrors_of, receipt
 
     names, addresses = list(dict.fromkeys(options.dataset)), options.mirror or ()
     if addresses and len(names) > 1:
@@ -90,7 +90,7 @@ def load(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Counts for each domain and class against the published ones; 1 if they differ."""
-    from clip_tca.datasets.image_source import ImageSource
+    from clip_tca.data.image_source import ImageSource
 
     data = ImageSource(options.dataset, **shared.given(options, *shared.DATA)).load()
     counts = data.counts()

@@ -15,7 +15,7 @@ from typing import Any
 
 from clip_tca.core.checks import not_among
 from clip_tca.core.remote import Location, locate
-from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.data.registry import BENCHMARKS
 from clip_tca.results.schema import FORMATS, METRICS, check_metrics
 
 DATASETS = (*BENCHMARKS, "folder", "demo", "synthetic")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from clip_tca.classifier import LinearClassifier, told_apart
 from clip_tca.core.checks import one_line
 from clip_tca.core.network import cached_file, hub_reachable
-from clip_tca.datasets.prompts import clean
+from clip_tca.data.prompts import clean
 from clip_tca.encoding.base import Encoder, Identity, unknown_model, unknown_tag
 from clip_tca.encoding.checkpoint import fingerprint, local_file, offline, read_checkpoint
 from clip_tca.encoding.store import digest

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
-from clip_tca.datasets.pictures import Domain
+from clip_tca.data.pictures import Domain
 
 
 @dataclass(frozen=True)

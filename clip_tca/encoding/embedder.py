@@ -24,8 +24,8 @@ from clip_tca.core.checks import counted
 from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.progress import Progress, announce
 from clip_tca.core.tensors import unit
-from clip_tca.datasets.pictures import Domain, ImageSet, content, fault, mark
-from clip_tca.datasets.prompts import Prompts
+from clip_tca.data.pictures import Domain, ImageSet, content, fault, mark
+from clip_tca.data.prompts import Prompts
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.decoding import Reader, loader
 from clip_tca.encoding.store import Store, digest, encoder_key, image_key, text_key, untouched

@@ -16,7 +16,7 @@ import torch
 
 from clip_tca.core.checks import one_line
 from clip_tca.core.machine import choose_device, connect
-from clip_tca.datasets.pictures import Domain
+from clip_tca.data.pictures import Domain
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.embedder import Encoded, encode_batches
 

@@ -29,7 +29,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from clip_tca.core.folders import default_root
-from clip_tca.datasets.pictures import Domain, content
+from clip_tca.data.pictures import Domain, content
 from clip_tca.encoding.base import Identity
 
 log = logging.getLogger("clip_tca")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
 from clip_tca.core.progress import Progress
-from clip_tca.datasets.pictures import ImageSet
+from clip_tca.data.pictures import ImageSet
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.decoding import loader
 from clip_tca.evaluation.cost import PeakMemory

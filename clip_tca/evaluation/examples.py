@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from clip_tca.classifier import LinearClassifier
-from clip_tca.datasets.pictures import Domain
+from clip_tca.data.pictures import Domain
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.methods.registry import ZERO_SHOT
 from clip_tca.results.schema import ExampleGroup, ExampleImage, Examples

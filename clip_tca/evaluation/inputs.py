@@ -18,11 +18,11 @@ from clip_tca.core.checks import check_whole
 from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import locate
-from clip_tca.datasets.embeddings import SUFFIXES, EmbeddingSet, ForeignFiles, load_embeddings, synthetic
-from clip_tca.datasets.image_source import NAMES, ImageSource
-from clip_tca.datasets.pictures import Domain, ImageSet
-from clip_tca.datasets.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
-from clip_tca.datasets.registry import BENCHMARKS, domain_named
+from clip_tca.data.embeddings import SUFFIXES, EmbeddingSet, ForeignFiles, load_embeddings, synthetic
+from clip_tca.data.image_source import NAMES, ImageSource
+from clip_tca.data.pictures import Domain, ImageSet
+from clip_tca.data.prompts import CLASS_NAMES, Prompts, class_names, load_prompts, read_classes
+from clip_tca.data.registry import BENCHMARKS, domain_named
 from clip_tca.encoding.backbone import head_for
 from clip_tca.encoding.base import Encoder, make_encoder
 from clip_tca.encoding.embedder import Embedder

@@ -20,10 +20,10 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_whole
 from clip_tca.core.machine import choose_device
 from clip_tca.core.progress import Progress
-from clip_tca.datasets.hub import demo_set
-from clip_tca.datasets.pictures import ImageSet
-from clip_tca.datasets.prompts import given_classes
-from clip_tca.datasets.unlabelled import DEMO, load_pictures
+from clip_tca.data.hub import demo_set
+from clip_tca.data.pictures import ImageSet
+from clip_tca.data.prompts import given_classes
+from clip_tca.data.unlabelled import DEMO, load_pictures
 from clip_tca.encoding.base import make_encoder
 from clip_tca.encoding.embedder import Embedder
 from clip_tca.encoding.open_clip import MODEL

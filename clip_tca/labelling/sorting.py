@@ -15,7 +15,7 @@ from pathlib import Path
 from clip_tca.core.files import write_text
 from clip_tca.core.folders import default_root
 from clip_tca.core.remote import is_url
-from clip_tca.datasets.pictures import Source, content
+from clip_tca.data.pictures import Source, content
 
 REVIEW = "review"  # the folder of pictures that have no label
 UNDO = "undo.csv"  # the list of links and copies, in the same folder: a path below it, and a mark of its content

@@ -28,8 +28,8 @@ from clip_tca.core.checks import install
 from clip_tca.core.files import atomic
 from clip_tca.core.machine import choose_device, commit, versions
 from clip_tca.core.progress import tracked
-from clip_tca.datasets.embeddings import SOURCE
-from clip_tca.datasets.registry import domain_named
+from clip_tca.data.embeddings import SOURCE
+from clip_tca.data.registry import domain_named
 from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.evaluation.streams import order
 from clip_tca.results.schema import SCHEMA_VERSION

@@ -17,8 +17,8 @@ from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_whole, choices, whole_numbers
 from clip_tca.core.progress import tracked
 from clip_tca.core.tensors import double
-from clip_tca.datasets import corruptions
-from clip_tca.datasets.registry import SEVERITIES
+from clip_tca.data import corruptions
+from clip_tca.data.registry import SEVERITIES
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.method_spec import MethodSpec, class_scores, predict
 from clip_tca.methods.registry import ADAPTERS, METHODS

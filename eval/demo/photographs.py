@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from clip_tca.datasets.image_source import ImageSource
-from clip_tca.datasets.pictures import Domain, decode
+from clip_tca.data.image_source import ImageSource
+from clip_tca.data.pictures import Domain, decode
 
 STORED = 160  # pixels; larger than the model's input, for crops
 HELD_OUT = 12  # every 12th photograph of a class is for validation

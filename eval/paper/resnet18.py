@@ -3,7 +3,7 @@
     python eval/paper/resnet18.py DIR [--output FILE.md]
 
 DIR holds ``pacs_resnet18_DOMAIN.safetensors`` for the four domains, each with the features of a ResNet-18 that was
-fine-tuned on the other three, its head and held-out source features (clip_tca/datasets/embeddings.py). Labels score;
+fine-tuned on the other three, its head and held-out source features (clip_tca/data/embeddings.py). Labels score;
 rows marked ORACLE use them, or source data, for more than that. The paper's figures are in reported.json.
 """
 
@@ -24,8 +24,8 @@ from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.linear import gradient
 from clip_tca.adapters.statistics import moments
 from clip_tca.core.files import write_text
-from clip_tca.datasets.arrays import SafetensorsFile
-from clip_tca.datasets.embeddings import EmbeddingSet, load_embeddings
+from clip_tca.data.arrays import SafetensorsFile
+from clip_tca.data.embeddings import EmbeddingSet, load_embeddings
 from clip_tca.methods.base import Task
 from clip_tca.methods.registry import PAPER, PUBLIC_CODE
 from clip_tca.methods.weights import T3A

@@ -15,12 +15,12 @@ from safetensors.numpy import load_file, save_file
 
 from clip_tca import ConditionalTCA, LinearClassifier, LinearTCA
 from clip_tca.cli import main
-from clip_tca.datasets.formats import open_shard
+from clip_tca.data.formats import open_shard
 from clip_tca.evaluation.streams import order
 from clip_tca.methods.base import Task
 from clip_tca.methods.registry import EMBEDDING_BASES, PUBLIC_CODE, ZERO_SHOT, base_method
 from tests.conftest import Shifted
-from tests.datasets.test_formats import FORMATS, write
+from tests.data.test_formats import FORMATS, write
 from tests.methods.small import EMBEDDING
 from tests.tiny_clip import MODEL
 

@@ -13,7 +13,7 @@ from clip_tca import __version__
 from clip_tca.cli import COMMANDS, main, parser
 from clip_tca.cli.eval import recipe_lines
 from clip_tca.cli.options import parse_value, read_shares
-from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.data.registry import BENCHMARKS
 from clip_tca.methods.registry import BASES, ON_EMBEDDINGS
 from tests.conftest import PACS, ROOT
 

@@ -10,10 +10,10 @@ import pytest
 import clip_tca
 from clip_tca import ClipTcaError, CorruptFileError, LinearTCA, OfflineError
 from clip_tca.core.errors import is_offline
-from clip_tca.datasets.embeddings import load_embeddings
-from clip_tca.datasets.formats import open_shard
-from clip_tca.datasets.hub import load_hub
-from clip_tca.datasets.pictures import decode
+from clip_tca.data.embeddings import load_embeddings
+from clip_tca.data.formats import open_shard
+from clip_tca.data.hub import load_hub
+from clip_tca.data.pictures import decode
 from clip_tca.encoding.base import make_encoder
 from clip_tca.encoding.checkpoint import read_checkpoint
 from clip_tca.results.record import read
@@ -43,7 +43,7 @@ def test_without_a_network(what, monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("CLIP_TCA_DATA", str(tmp_path))
-    monkeypatch.setattr("clip_tca.datasets.image_source.mirrors_of", lambda name: [["http://127.0.0.1:9/a.zip"]])
+    monkeypatch.setattr("clip_tca.data.image_source.mirrors_of", lambda name: [["http://127.0.0.1:9/a.zip"]])
     with pytest.raises(OfflineError):
         OFFLINE[what]()
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from clip_tca.datasets.corruptions import Corruption
-from clip_tca.datasets.folder import load_folder
-from clip_tca.datasets.hub import load_hub
-from clip_tca.datasets.prompts import load_prompts
+from clip_tca.data.corruptions import Corruption
+from clip_tca.data.folder import load_folder
+from clip_tca.data.hub import load_hub
+from clip_tca.data.prompts import load_prompts
 from clip_tca.encoding.decoding import default_workers
 from clip_tca.encoding.embedder import ON_CPU, Embedder
 from clip_tca.encoding.open_clip import OpenClipEncoder

@@ -13,7 +13,7 @@ from PIL import Image
 
 from clip_tca.cli import main
 from clip_tca.core.machine import connect
-from clip_tca.datasets.folder import load_folder
+from clip_tca.data.folder import load_folder
 from clip_tca.encoding import ray_pool
 from clip_tca.encoding.embedder import PART, Embedder
 from clip_tca.encoding.open_clip import OpenClipEncoder

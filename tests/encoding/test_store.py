@@ -18,7 +18,7 @@ from safetensors.torch import load
 
 from clip_tca.core import files
 from clip_tca.core.folders import default_root
-from clip_tca.datasets.pictures import Domain, Picture, content, mark
+from clip_tca.data.pictures import Domain, Picture, content, mark
 from clip_tca.encoding import store
 from clip_tca.encoding.base import Identity
 from clip_tca.encoding.store import NAME, Store, encoder_key, image_key, model_key, text_key

@@ -11,7 +11,7 @@ import torch
 from sklearn import metrics as sklearn_metrics
 
 import clip_tca
-from clip_tca.datasets.embeddings import EmbeddingSet
+from clip_tca.data.embeddings import EmbeddingSet
 from clip_tca.evaluation.measures import Scores, calibration_error, equal_count, equal_width, result_row
 from clip_tca.evaluation.method_spec import MethodSpec
 

@@ -11,8 +11,8 @@ import torch
 
 import clip_tca
 from clip_tca import LinearTCA, ZeroShotClassifier
-from clip_tca.datasets.embeddings import EmbeddingSet, synthetic
-from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.data.embeddings import EmbeddingSet, synthetic
+from clip_tca.data.registry import BENCHMARKS
 from clip_tca.encoding.backbone import TimmEncoder
 from clip_tca.evaluation.base_runs import BaseRuns
 from clip_tca.evaluation.inputs import Embedded

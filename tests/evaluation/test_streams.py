@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import clip_tca
-from clip_tca.datasets.embeddings import synthetic
+from clip_tca.data.embeddings import synthetic
 from clip_tca.evaluation.streams import Draw, Stream, long_tail_counts, order, slots_of
 from clip_tca.methods.registry import ADAPTERS
 from clip_tca.results.record import check

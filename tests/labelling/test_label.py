@@ -12,7 +12,7 @@ from PIL import Image
 
 import clip_tca
 from clip_tca.cli import main
-from clip_tca.datasets.prompts import given_classes
+from clip_tca.data.prompts import given_classes
 from clip_tca.labelling.label import for_review, sureness
 from tests.demo_files import write_demo
 from tests.tiny_clip import MODEL

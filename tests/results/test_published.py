@@ -7,7 +7,7 @@ import copy
 import pytest
 
 import clip_tca
-from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.data.registry import BENCHMARKS
 from clip_tca.results.published import FILES, published, published_rows, why_not
 from clip_tca.results.rendering import render
 from clip_tca.results.table import suite_tables

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 import clip_tca
 from clip_tca.cli import main
-from clip_tca.datasets.embeddings import synthetic
+from clip_tca.data.embeddings import synthetic
 from clip_tca.results.record import check, read, read_all
 from clip_tca.results.rendering import render
 

@@ -34,7 +34,7 @@ from PIL import Image
 from clip_tca.bulk import run as bulk
 from clip_tca.cli import main
 from clip_tca.core import files
-from clip_tca.datasets.folder import load_folder
+from clip_tca.data.folder import load_folder
 from clip_tca.encoding import decoding
 from tests.tiny_clip import MODEL
 

@@ -36,9 +36,9 @@ from safetensors.torch import save
 
 import clip_tca
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.datasets.embeddings import synthetic
-from clip_tca.datasets.image_source import ImageSource
-from clip_tca.datasets.pictures import MAX_PIXELS, decode, fault, mark
+from clip_tca.data.embeddings import synthetic
+from clip_tca.data.image_source import ImageSource
+from clip_tca.data.pictures import MAX_PIXELS, decode, fault, mark
 from tests.robustness import answers
 from tests.robustness.answers import TooLong, answered, command
 from tests.robustness.damage import SIZES, damaged

@@ -17,7 +17,7 @@ from clip_tca import CorruptFileError
 from clip_tca.cli import main, parser
 from clip_tca.cli.eval import recipe_lines
 from clip_tca.core.folders import resource as bundled
-from clip_tca.datasets.hub import load_hub
+from clip_tca.data.hub import load_hub
 from clip_tca.encoding.checkpoint import is_torchscript, read_torchscript
 from tests.tiny_clip import MODEL
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from clip_tca import LinearClassifier, ZeroShotClassifier
-from clip_tca.datasets.embeddings import EmbeddingSet, synthetic
+from clip_tca.data.embeddings import EmbeddingSet, synthetic
 from clip_tca.evaluation.inputs import Embedded
 from clip_tca.studies import STUDIES, study_class
 from clip_tca.studies.frame import Subject, output_files, run_study, save_study

@@ -13,7 +13,7 @@ from PIL import Image
 
 from clip_tca import LinearTCA, ZeroShotClassifier
 from clip_tca.core.tensors import unit
-from clip_tca.datasets.embeddings import EmbeddingSet, synthetic
+from clip_tca.data.embeddings import EmbeddingSet, synthetic
 from clip_tca.evaluation.inputs import Embedded, Inputs
 from clip_tca.studies import study_class, toy
 from clip_tca.studies.frame import Subject, run_study, shuffled

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import clip_tca
 from clip_tca.core.folders import resource
-from clip_tca.datasets.hub import DEMO, demo_set
+from clip_tca.data.hub import DEMO, demo_set
 from clip_tca.encoding.open_clip import OpenClipEncoder
 
 STYLES = ["clipart", "icon", "sketch"]

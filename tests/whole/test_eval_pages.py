@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from clip_tca import LinearClassifier
-from clip_tca.datasets.embeddings import EmbeddingSet, synthetic
+from clip_tca.data.embeddings import EmbeddingSet, synthetic
 from clip_tca.methods.registry import RIVAL_METHODS
 from tests.conftest import ROOT
 

@@ -14,7 +14,7 @@ import torch
 
 import clip_tca
 from clip_tca import LinearTCA, Method, ZeroShotClassifier
-from clip_tca.datasets.embeddings import synthetic
+from clip_tca.data.embeddings import synthetic
 from clip_tca.evaluation.method_spec import method_specs
 from clip_tca.evaluation.streams import order
 from clip_tca.methods import registry as registry_module

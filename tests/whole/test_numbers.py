@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
-from clip_tca.datasets.embeddings import synthetic
+from clip_tca.data.embeddings import synthetic
 
 ADAPTERS = {
     "linear": (LinearTCA, 1e-3),

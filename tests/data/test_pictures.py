@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clip_tca.datasets.pictures import content, decode, fault, mark
+from clip_tca.data.pictures import content, decode, fault, mark
 
 
 def encoded(image: Image.Image, form: str, **options) -> bytes:

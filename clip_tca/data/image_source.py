@@ -13,12 +13,12 @@ from clip_tca.core.folders import data_root
 from clip_tca.core.network import told_offline
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import is_url, locate
-from clip_tca.datasets.corruptions import Corruption
-from clip_tca.datasets.folder import load_benchmark, load_folder
-from clip_tca.datasets.hub import demo_set, load_hub
-from clip_tca.datasets.local_copy import copy_of, get, load_copy, mirrors_of
-from clip_tca.datasets.pictures import ImageSet
-from clip_tca.datasets.registry import BENCHMARKS, Benchmark, domain_named
+from clip_tca.data.corruptions import Corruption
+from clip_tca.data.folder import load_benchmark, load_folder
+from clip_tca.data.hub import demo_set, load_hub
+from clip_tca.data.local_copy import copy_of, get, load_copy, mirrors_of
+from clip_tca.data.pictures import ImageSet
+from clip_tca.data.registry import BENCHMARKS, Benchmark, domain_named
 
 NAMES = (*BENCHMARKS, "folder", "demo")
 

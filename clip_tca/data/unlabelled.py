@@ -20,10 +20,10 @@ from PIL import Image
 from clip_tca.core.files import PART
 from clip_tca.core.folders import data_root
 from clip_tca.core.remote import RemotePath, is_url, locate
-from clip_tca.datasets.hub import SAVED, demo_set, load_hub
-from clip_tca.datasets.image_source import local_path
-from clip_tca.datasets.local_copy import unpack
-from clip_tca.datasets.pictures import SUFFIXES, Domain, ImageSet, Picture, Source, mark
+from clip_tca.data.hub import SAVED, demo_set, load_hub
+from clip_tca.data.image_source import local_path
+from clip_tca.data.local_copy import unpack
+from clip_tca.data.pictures import SUFFIXES, Domain, ImageSet, Picture, Source, mark
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 TABLE = ".parquet"

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from clip_tca.core.remote import Location
-from clip_tca.datasets.formats import Kind
-from clip_tca.datasets.shards import LONGEST_ROW, ROWS, Arrays, Block, Shard, Writer, pick_name, reading
+from clip_tca.data.formats import Kind
+from clip_tca.data.shards import LONGEST_ROW, ROWS, Arrays, Block, Shard, Writer, pick_name, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ counts, because we could not verify any. The domains of a benchmark of corruptio
 (ICLR 2019), each at a severity: ``gaussian_noise:5``.
 
 Published results on ImageNet, its variants and the fine-grained sets use CoOp's test splits, and so do the counts. In a
-folder with CoOp's list, the images of that list are used (:mod:`clip_tca.datasets.folder`); the copies on the hub
+folder with CoOp's list, the images of that list are used (:mod:`clip_tca.data.folder`); the copies on the hub
 are those of CLIP_benchmark, in webdataset shards.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 
 from clip_tca.core.checks import one_of
 from clip_tca.core.folders import resource
-from clip_tca.datasets.prompts import known_classes
+from clip_tca.data.prompts import known_classes
 
 COMMON = (
     *("gaussian_noise", "shot_noise", "impulse_noise", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from clip_tca.cli import main
-from clip_tca.datasets.folder import load_benchmark, load_folder
-from clip_tca.datasets.image_source import ImageSource
-from clip_tca.datasets.registry import BENCHMARKS, COMMON, CORRUPTIONS
+from clip_tca.data.folder import load_benchmark, load_folder
+from clip_tca.data.image_source import ImageSource
+from clip_tca.data.registry import BENCHMARKS, COMMON, CORRUPTIONS
 from tests.conftest import MINI
 
 

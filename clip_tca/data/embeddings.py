@@ -1,7 +1,7 @@
 """Data sets of embeddings: class texts or a head for g, and image embeddings with labels for each domain.
 
 They are stored in a safetensors file of ours, made up (:func:`synthetic`), or written by other programs
-(:class:`ForeignFiles`): embeddings in any files that :mod:`clip_tca.datasets.shards` lists, with text embeddings, and
+(:class:`ForeignFiles`): embeddings in any files that :mod:`clip_tca.data.shards` lists, with text embeddings, and
 labels in a file of their own, in a column, or beside the embeddings.
 """
 
@@ -21,10 +21,10 @@ from clip_tca.core.checks import is_whole
 from clip_tca.core.files import write_tensors
 from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
-from clip_tca.datasets.arrays import SafetensorsFile
-from clip_tca.datasets.formats import ARRAYS, FORMATS, TORCH, open_arrays
-from clip_tca.datasets.prompts import read_classes
-from clip_tca.datasets.shards import ShardedEmbeddings, block_rows, open_embeddings, reading
+from clip_tca.data.arrays import SafetensorsFile
+from clip_tca.data.formats import ARRAYS, FORMATS, TORCH, open_arrays
+from clip_tca.data.prompts import read_classes
+from clip_tca.data.shards import ShardedEmbeddings, block_rows, open_embeddings, reading
 
 SUFFIXES = (*FORMATS, *TORCH)
 DOMAIN = "test"

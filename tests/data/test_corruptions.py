@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from clip_tca import evaluate
-from clip_tca.datasets.corruptions import CORRUPTION_KINDS, SIZE, Corruption
-from clip_tca.datasets.registry import CORRUPTIONS
+from clip_tca.data.corruptions import CORRUPTION_KINDS, SIZE, Corruption
+from clip_tca.data.registry import CORRUPTIONS
 from tests.tiny_clip import MODEL
 
 

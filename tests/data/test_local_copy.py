@@ -19,11 +19,11 @@ from dataclasses import replace
 import pytest
 
 from clip_tca.cli import main
-from clip_tca.datasets import local_copy
-from clip_tca.datasets.image_source import ImageSource
-from clip_tca.datasets.local_copy import DOWNLOADS, DRIVE, RECEIPT, get, mirrors_of, unpack
-from clip_tca.datasets.registry import BENCHMARKS
-from tests.datasets.test_hub import pacs, repository, run
+from clip_tca.data import local_copy
+from clip_tca.data.image_source import ImageSource
+from clip_tca.data.local_copy import DOWNLOADS, DRIVE, RECEIPT, get, mirrors_of, unpack
+from clip_tca.data.registry import BENCHMARKS
+from tests.data.test_hub import pacs, repository, run
 from tests.file_server import FileServer
 from tests.hub import Hub
 

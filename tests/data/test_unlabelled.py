@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from clip_tca.datasets.unlabelled import load_pictures
+from clip_tca.data.unlabelled import load_pictures
 
 
 def draw(path: Path, colour: int) -> Path:

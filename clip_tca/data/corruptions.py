@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from clip_tca.datasets.registry import SEVERITIES
+from clip_tca.data.registry import SEVERITIES
 
 SIZE = 224  # pixels of each side of a corrupted picture
 VERSION = 1  # part of the key of stored embeddings. Raise it when a corruption changes

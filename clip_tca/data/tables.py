@@ -17,20 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clip_tca.core.remote import Location
-from clip_tca.datasets.arrays import ArrayShard, NpyFile
-from clip_tca.datasets.formats import Kind
-from clip_tca.datasets.shards import (
-    IMG_EMB,
-    LONGEST_ROW,
-    METADATA,
-    ROWS,
-    Arrays,
-    Block,
-    Shard,
-    Writer,
-    pick_name,
-    reading,
-)
+from clip_tca.data.arrays import ArrayShard, NpyFile
+from clip_tca.data.formats import Kind
+from clip_tca.data.shards import IMG_EMB, LONGEST_ROW, METADATA, ROWS, Arrays, Block, Shard, Writer, pick_name, reading
 
 ADDED: dict[Kind, str] = {"labels": "tca_label", "scores": "tca_score"}  # columns that are added to a table
 

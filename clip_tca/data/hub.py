@@ -14,8 +14,8 @@ from clip_tca.core.errors import OfflineError, is_offline
 from clip_tca.core.files import natural_order, sha256
 from clip_tca.core.folders import resource
 from clip_tca.core.network import hub_address, hub_reachable
-from clip_tca.datasets.pictures import Domain, ImageSet, Picture, Source, content
-from clip_tca.datasets.registry import BENCHMARKS, Benchmark
+from clip_tca.data.pictures import Domain, ImageSet, Picture, Source, content
+from clip_tca.data.registry import BENCHMARKS, Benchmark
 
 if TYPE_CHECKING:
     from datasets import Dataset

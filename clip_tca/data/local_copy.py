@@ -31,10 +31,10 @@ from clip_tca.core.files import PART, sha256, write_text
 from clip_tca.core.folders import data_root
 from clip_tca.core.network import download, hub_address, hub_reachable, told_offline
 from clip_tca.core.progress import Progress, tracked
-from clip_tca.datasets.folder import load_benchmark
-from clip_tca.datasets.hub import load_hub
-from clip_tca.datasets.pictures import ImageSet
-from clip_tca.datasets.registry import BENCHMARKS, Benchmark
+from clip_tca.data.folder import load_benchmark
+from clip_tca.data.hub import load_hub
+from clip_tca.data.pictures import ImageSet
+from clip_tca.data.registry import BENCHMARKS, Benchmark
 
 RECEIPT = "clip-tca.json"
 DOWNLOADS = ".downloads"

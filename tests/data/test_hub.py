@@ -17,9 +17,9 @@ import datasets
 import pytest
 from PIL import Image
 
-from clip_tca.datasets.hub import load_hub
-from clip_tca.datasets.image_source import ImageSource
-from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.data.hub import load_hub
+from clip_tca.data.image_source import ImageSource
+from clip_tca.data.registry import BENCHMARKS
 from tests.hub import Hub
 from tests.tiny_clip import FOLDER, MODEL
 
@@ -187,7 +187,7 @@ def test_parquet_files_need_no_cache_unless_they_are_large(tmp_path, monkeypatch
     path = saved(pacs(), tmp_path)
     expected = load_hub(path, PACS)
     assert not (tmp_path / "datasets").exists()
-    monkeypatch.setattr("clip_tca.datasets.hub.IN_MEMORY", 0)
+    monkeypatch.setattr("clip_tca.data.hub.IN_MEMORY", 0)
     assert load_hub(path, PACS).domains["photo"].fingerprint() == expected.domains["photo"].fingerprint()
     assert (tmp_path / "datasets").exists()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from open_clip import IMAGENET_CLASSNAMES
 
-from clip_tca.datasets.prompts import class_names, known_classes, load_prompts
-from clip_tca.datasets.registry import BENCHMARKS
+from clip_tca.data.prompts import class_names, known_classes, load_prompts
+from clip_tca.data.registry import BENCHMARKS
 
 COOP = {
     "imagenet": (1000, 50_000), "imagenet-v2": (1000, 10_000), "imagenet-a": (200, 7_500), "imagenet-r": (200, 30_000),

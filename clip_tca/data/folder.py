@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from clip_tca.core.checks import is_whole, one_line
-from clip_tca.datasets.pictures import SUFFIXES, Domain, ImageSet, Picture, mark
-from clip_tca.datasets.registry import BENCHMARKS, CORRUPTIONS, Benchmark, plain
+from clip_tca.data.pictures import SUFFIXES, Domain, ImageSet, Picture, mark
+from clip_tca.data.registry import BENCHMARKS, CORRUPTIONS, Benchmark, plain
 
 BETWEEN = (("full",), ("images",), ("train", "crossval", "val", "test"))
 """Folders between domain and class in some releases: one that holds everything, or parts."""

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 import clip_tca
 from clip_tca.cli import main
-from clip_tca.datasets.embeddings import ForeignFiles, load_embeddings, read_class_texts, synthetic
-from clip_tca.datasets.formats import open_shard
+from clip_tca.data.embeddings import ForeignFiles, load_embeddings, read_class_texts, synthetic
+from clip_tca.data.formats import open_shard
 from clip_tca.studies.frame import run_study
 from tests.object_stores import upload
 

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from clip_tca.core.errors import CorruptFileError
-from clip_tca.datasets.corruptions import Corruption
+from clip_tca.data.corruptions import Corruption
 
 Source = str | Path | bytes | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from open_clip import OPENAI_IMAGENET_TEMPLATES
 
-from clip_tca.datasets.prompts import class_names, known_classes, load_prompts
+from clip_tca.data.prompts import class_names, known_classes, load_prompts
 
 WATT = (
     *("a photo of a {}", "itap of a {}", "a bad photo of the {}.", "a origami {}.", "a photo of the large {}."),

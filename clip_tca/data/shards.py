@@ -21,7 +21,7 @@ from clip_tca.core.checks import one_line
 from clip_tca.core.files import natural_order
 from clip_tca.core.remote import Location, RemotePath, locate, stamp
 from clip_tca.core.tensors import to_tensor
-from clip_tca.datasets.formats import FORMATS, TORCH, Kind, open_shard
+from clip_tca.data.formats import FORMATS, TORCH, Kind, open_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -237,7 +237,7 @@ def _clip_retrieval(folder: Location) -> list[Shard]:
     vectors, tables = folder / IMG_EMB, folder / METADATA
     if not (vectors.is_dir() and tables.is_dir()):
         return []
-    from clip_tca.datasets.tables import ClipRetrievalShard  # with pyarrow
+    from clip_tca.data.tables import ClipRetrievalShard  # with pyarrow
 
     files = [path for path in vectors.iterdir() if path.suffix == ".npy" and not path.name.startswith(".")]
     return [

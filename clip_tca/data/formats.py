@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from clip_tca.core.remote import Location
-    from clip_tca.datasets.arrays import ArrayFile
-    from clip_tca.datasets.shards import Shard
+    from clip_tca.data.arrays import ArrayFile
+    from clip_tca.data.shards import Shard
 
 Kind = Literal["embeddings", "labels", "scores"]
 KINDS: tuple[Kind, ...] = ("embeddings", "labels", "scores")
@@ -23,7 +23,7 @@ FORMATS = (*ARRAYS, *TABLES)  # files that are read in blocks of rows, and writt
 
 def open_arrays(path: Location) -> ArrayFile:
     """Read the headers of a file of named arrays, of :data:`ARRAYS` or :data:`TORCH`."""
-    from clip_tca.datasets.arrays import FILES
+    from clip_tca.data.arrays import FILES
 
     return FILES[path.suffix.lower()](path)
 
@@ -31,9 +31,9 @@ def open_arrays(path: Location) -> ArrayFile:
 def open_shard(path: Location, column: str | None = None) -> Shard:
     """Read the header of a file and choose its array, tensor or column of embeddings; None looks for usual names."""
     if path.suffix.lower() in (*ARRAYS, *TORCH):
-        from clip_tca.datasets.arrays import ArrayShard
+        from clip_tca.data.arrays import ArrayShard
 
         return ArrayShard(open_arrays(path), column)
-    from clip_tca.datasets.tables import TableShard
+    from clip_tca.data.tables import TableShard
 
     return TableShard(path, column)

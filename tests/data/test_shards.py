@@ -13,10 +13,10 @@ import torch
 
 from clip_tca import LinearTCA
 from clip_tca.cli import main
-from clip_tca.datasets.shards import open_embeddings
+from clip_tca.data.shards import open_embeddings
 from tests.conftest import Shifted
-from tests.datasets.test_formats import Z as ROWS
-from tests.datasets.test_formats import write
+from tests.data.test_formats import Z as ROWS
+from tests.data.test_formats import write
 from tests.object_stores import content, upload
 
 SET = Shifted(classes=4, dim=24, images=60)

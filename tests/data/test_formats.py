@@ -13,8 +13,8 @@ import torch
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_tensors
 
-from clip_tca.datasets.formats import open_arrays, open_shard
-from clip_tca.datasets.shards import ROWS, VALUES, Block, block_rows
+from clip_tca.data.formats import open_arrays, open_shard
+from clip_tca.data.shards import ROWS, VALUES, Block, block_rows
 
 Z = np.random.default_rng(0).standard_normal((53, 6)).astype(np.float16)
 LONG = np.random.default_rng(0).standard_normal((5000, 6)).astype(np.float16)
