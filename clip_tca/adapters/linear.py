@@ -31,7 +31,7 @@ numbers       as you give them                                                  
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -341,6 +341,17 @@ class LinearTCA(Adapter):
         n_seen_: Number of embeddings seen.
     """
 
+    mean_: Tensor = field(init=False)
+    covariance_: Tensor = field(init=False)
+    predicted_: Tensor = field(init=False)
+    pseudo_source_: Tensor = field(init=False)
+    pseudo_source_weights_: Tensor = field(init=False)
+    pseudo_source_counts_: Tensor = field(init=False)
+    pseudo_source_mean_: Tensor = field(init=False)
+    pseudo_source_covariance_: Tensor = field(init=False)
+    uncertainty_: Tensor = field(init=False)
+    shares_: Tensor = field(init=False)
+
     k: Literal["auto"] | int = "auto"
     shares: Shares = "estimated"
     uncertainty: Uncertainty = "distance"
@@ -358,7 +369,7 @@ class LinearTCA(Adapter):
         """Raise ValueError for an option that is not allowed."""
         super().check_options()
         check_whole("k", self.k, also="auto")
-        check_shares(self.shares, self.classifier, SHARES)
+        check_shares(self.shares, self.g, SHARES)
         one_of("uncertainty", self.uncertainty, get_args(Uncertainty))
         one_of("solver", self.solver, get_args(Solver))
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
@@ -366,14 +377,14 @@ class LinearTCA(Adapter):
         check_positive("lr", self.lr)
 
     def _start(self) -> Observed:
-        c, mode = self.classifier.n_classes, self._share_mode
+        c, mode = self.g.n_classes, self._share_mode
         in_double = self.solver in CLOSED_FORM and self.shrinkage != "auto" and self.shrinkage < NO_SHRINKAGE
         k = LARGEST_K if self.k == "auto" else int(self.k)
         certain = CertainRows(k, c, 1 if mode == "global" else c, self.uncertainty, everything=mode == "oracle")
         return Observed(RunningMoments(in_double), certain, EvenSample(max(ALL_COUNTED, 8 * c)))
 
     def _observe(self, observed: Observed, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
-        g = self.classifier
+        g = self.g
         scores = torch.addmm(g.bias.to(z), z, g.weight.to(z).T) if logits is None else logits
         observed.certain.add(z, double(scores).softmax(dim=1), labels)
         observed.moments.add(z)
@@ -382,7 +393,7 @@ class LinearTCA(Adapter):
 
     def _solve(self, observed: Observed) -> dict[str, Tensor]:
         """Select, weigh, solve. Return W and offset of z′ = zW + offset, and what they were computed from."""
-        certain, target, g, mode = observed.certain, observed.moments.total(), self.classifier, self._share_mode
+        certain, target, g, mode = observed.certain, observed.moments.total(), self.g, self._share_mode
         sigma = self._shrunk(target)
         chosen = certain_rows(certain.score, certain.group, self._quota(certain))
         rows, group = certain.rows[chosen], certain.group[chosen]
@@ -403,20 +414,20 @@ class LinearTCA(Adapter):
         w = self._map(sigma, source) if len(rows) > 1 else torch.eye(g.dim).to(sigma)
         offset, weight = source.mean - target.mean @ w, g.weight.to(w)
         return {
-            "W": w,
-            "offset": offset,
-            "weight": w @ weight.T,
-            "bias": offset @ weight.T + g.bias.to(w),
-            "mean": target.mean,
-            "covariance": sigma,
-            "predicted": certain.predicted,
-            "pseudo_source": rows,
-            "pseudo_source_weights": weights,
-            "pseudo_source_counts": counts,
-            "pseudo_source_mean": source.mean,
-            "pseudo_source_covariance": self._shrunk(source),
-            "uncertainty": certain.score[chosen],
-            "shares": torch.zeros_like(counts, dtype=weights.dtype).index_add(0, group, weights),
+            "W_": w,
+            "offset_": offset,
+            "weight_": w @ weight.T,
+            "bias_": offset @ weight.T + g.bias.to(w),
+            "mean_": target.mean,
+            "covariance_": sigma,
+            "predicted_": certain.predicted,
+            "pseudo_source_": rows,
+            "pseudo_source_weights_": weights,
+            "pseudo_source_counts_": counts,
+            "pseudo_source_mean_": source.mean,
+            "pseudo_source_covariance_": self._shrunk(source),
+            "uncertainty_": certain.score[chosen],
+            "shares_": torch.zeros_like(counts, dtype=weights.dtype).index_add(0, group, weights),
         }
 
     @property
@@ -431,7 +442,7 @@ class LinearTCA(Adapter):
             k = min(k, max(10, int(certain.predicted.max()) // 5))
         if self._share_mode != "oracle":
             return torch.full_like(certain.limit, k, dtype=torch.int64)
-        counts = torch.bincount(certain.labels, minlength=self.classifier.n_classes)
+        counts = torch.bincount(certain.labels, minlength=self.g.n_classes)
         if int(counts[0]) == 0:
             raise ValueError("labels: none is 0, and the public code counts every class against class 0; reorder them")
         return k * counts // counts[0]
@@ -450,7 +461,7 @@ class LinearTCA(Adapter):
         return CLOSED_FORM[self.solver](sigma, self._shrunk(source))
 
     def _warn(self) -> None:
-        name, predicted, n, d = type(self).__name__, self.predicted_, self.n_seen_, self.classifier.dim
+        name, predicted, n, d = type(self).__name__, self.predicted_, self.n_seen_, self.g.dim
         chosen, never = len(self.pseudo_source_), int((predicted == 0).sum())
         missing = int(((predicted > 0) & (self.pseudo_source_counts_ == 0)).sum())
         if never:

@@ -22,6 +22,7 @@ from torch import Tensor
 from clip_tca.adapters.base import Adapter
 from clip_tca.adapters.paired import reader
 from clip_tca.adapters.registry import ADAPTERS
+from clip_tca.adapters.stream import Stream
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.checks import counted, one_line, visible
 from clip_tca.core.device import choose_device
@@ -31,7 +32,7 @@ from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.core.version import __version__
 from clip_tca.explanation import ORACLE
 
-FORMAT = 4
+FORMAT = 5
 G_NAMES, PROMPT_NAMES = ("weight", "bias", "classes", "normalize"), ("text", "scale")
 """What is saved of a classifier, and of one that was made from prompts."""
 
@@ -40,60 +41,16 @@ STATE = "adapter.safetensors"
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
-MOST_CLASSES = 50
-"""Names of classes that a model card lists."""
-
-CARD = """\
----
-library_name: clip-tca
-pipeline_tag: zero-shot-image-classification
-tags:
-- clip
-- test-time-adaptation
----
-
-# {title}
-
-A classifier for image embeddings, adapted to one data set by {kind} of clip-tca, after
-[Test-time Correlation Alignment](https://github.com/youlj109/TCA). {labels}
-
-## How to use it
-
-```python
-import clip_tca
-
-head = clip_tca.from_pretrained("{title}")
-head.predict(z, names={names}{logits})  # z: image embeddings (n, {dim}) of the model below
-```
-
-It was saved by clip-tca {version}. The files are safetensors and JSON: loading them runs no code.
-
-## What it was made from
-
-* **Model**: {model}. Embeddings of another model do not fit.
-* **Data**: {data}. It was fitted to {seen}.
-* **Classes** ({count}): {classes}.
-* **Options**: {options}
-
-The file also holds a sample of the embeddings it was fitted to, so that a stream can continue from it.
-
-## What it does
-
-{results}
-
-```
-{explanation}
-```
-"""
+MOST_CLASSES = 50  # whose names a model card lists
 
 
 def save_adapter(adapter: Adapter, path: str | Location) -> None:
     """Write atomically: the file appears whole under its final name, or not at all."""
-    g = adapter.classifier
+    stream, g = adapter._fitted(), None if adapter.classifier is None else adapter.own_classifier
     names = [*G_NAMES, *(PROMPT_NAMES if isinstance(g, ZeroShotClassifier) else ())]
     content = {} if g is None else {f"classifier.{name}": getattr(g, name) for name in names}
-    content |= {f"learned.{name}": getattr(adapter, f"{name}_") for name in adapter._names}
-    content |= _attributes(adapter._observed, "observed")
+    content |= {f"learned.{name}": value for name, value in adapter.learned().items()}
+    content |= _attributes(stream.observed, "observed")
     tensors = {
         name: value.detach().contiguous().clone() for name, value in content.items() if isinstance(value, Tensor)
     }
@@ -102,8 +59,8 @@ def save_adapter(adapter: Adapter, path: str | Location) -> None:
         "class": type(adapter).__name__,
         "options": {**adapter.options(), "normalize": adapter.normalize},
         "paired": None if adapter._head is None else [adapter.n_features_in_, adapter.g.n_classes],
-        "seen": adapter.n_seen_,
-        "solved_at": adapter._solved_at,
+        "seen": stream.seen,
+        "solved_at": stream.solved_at,
         "values": {name: value for name, value in content.items() if name not in tensors},
     }
     text = json.dumps(record, default=lambda value: value.tolist())  # of NumPy or torch
@@ -125,7 +82,7 @@ def save_folder(
     names = [visible(name) for name in g.class_names()]
     more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
     options = {name: value for name, value in adapter.options().items() if isinstance(value, (str, int, float, bool))}
-    card = CARD.format(
+    card = (Path(__file__).parent / "card.md").read_text(encoding="utf-8").format(
         title=title or folder.resolve().name,
         kind=type(adapter).__name__,
         labels=ORACLE if adapter.uses_labels else "No labels were used.",
@@ -248,11 +205,11 @@ def load(path: str | Location, device: str | torch.device | None = None, kind: t
         if record["paired"]:
             dim, classes = record["paired"]
             adapter._head = reader(dim, classes, None if g is None else g.classes, device)
-        adapter._begin(adapter._start(), device, record["seen"])
+        stream = Stream(adapter._start(), adapter.g.n_classes, device)
+        stream.seen, stream.solved_at = record["seen"], record["solved_at"]
         for name, value in _part(content, "observed").items():
-            _restore(adapter._observed, name, value)
-        adapter._learn(_part(content, "learned"))
-        adapter._solved_at = record["solved_at"]
+            _restore(stream.observed, name, value)
+        vars(adapter).update(_part(content, "learned"), _stream=stream)
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
     return adapter
