@@ -6,8 +6,8 @@ solution is due (adapters/stream.py). ``solve`` solves at once: at the end of a 
 all of its rows. Everything else only reads.
 
 A subclass declares its options as fields. It says what it keeps of a stream (``_start``), how it adds rows
-(``_observe``) and how it solves (``_solve``), by the attributes that it learns, which have a trailing underscore. If the
-solution is not a linear map, it also says how to apply it (``_move``, ``_score``).
+(``_observe``) and what it learns of them (``_solve``), by attribute, each with a trailing underscore. If the solution
+is not a linear map, it also says how to apply it (``_move``, ``_score``).
 """
 
 from __future__ import annotations

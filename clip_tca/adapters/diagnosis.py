@@ -22,7 +22,7 @@ from clip_tca.adapters.statistics import EvenSample, coral_distance, moments
 from clip_tca.explanation import Diagnosis
 
 
-def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | None = None) -> Diagnosis:
+def diagnose(adapter: Any, before: Tensor | None = None, after: Tensor | None = None) -> Diagnosis:
     """The diagnosis of a fitted LinearTCA, MLPTCA or ConditionalTCA.
 
     Args:

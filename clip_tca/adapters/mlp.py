@@ -122,6 +122,11 @@ class MLPTCA(LinearTCA):
     those of :class:`LinearTCA` except ``weight_`` and ``bias_``.
     """
 
+    centre_: Tensor = field(init=False)
+    scale_: Tensor = field(init=False)
+    loss_: Tensor = field(init=False)
+    start_loss_: Tensor = field(init=False)
+
     layers: Literal[2, 3] = 2
     hidden: int | None = None
     solver: Solver = field(default="monge", init=False)

@@ -82,22 +82,26 @@ def save_folder(
     names = [visible(name) for name in g.class_names()]
     more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
     options = {name: value for name, value in adapter.options().items() if isinstance(value, (str, int, float, bool))}
-    card = (Path(__file__).parent / "card.md").read_text(encoding="utf-8").format(
-        title=title or folder.resolve().name,
-        kind=type(adapter).__name__,
-        labels=ORACLE if adapter.uses_labels else "No labels were used.",
-        names=g.classes is not None,
-        dim=adapter.n_features_in_,
-        logits="" if adapter._head is None else ", logits=scores",
-        version=__version__,
-        model=model or "not stated",
-        data=data or "not stated",
-        seen=counted(adapter.n_seen_, "embedding"),
-        count=len(names),
-        classes=", ".join(names[:MOST_CLASSES]) + more,
-        options=", ".join(f"`{name}={value!r}`" for name, value in options.items()),
-        results=results or "Its accuracy was not measured. This is what can be said without labels:",
-        explanation=adapter.explain(),
+    card = (
+        (Path(__file__).parent / "card.md")
+        .read_text(encoding="utf-8")
+        .format(
+            title=title or folder.resolve().name,
+            kind=type(adapter).__name__,
+            labels=ORACLE if adapter.uses_labels else "No labels were used.",
+            names=g.classes is not None,
+            dim=adapter.n_features_in_,
+            logits="" if adapter._head is None else ", logits=scores",
+            version=__version__,
+            model=model or "not stated",
+            data=data or "not stated",
+            seen=counted(adapter.n_seen_, "embedding"),
+            count=len(names),
+            classes=", ".join(names[:MOST_CLASSES]) + more,
+            options=", ".join(f"`{name}={value!r}`" for name, value in options.items()),
+            results=results or "Its accuracy was not measured. This is what can be said without labels:",
+            explanation=adapter.explain(),
+        )
     )
     about: dict[str, Any] = {"library": "clip-tca", "version": __version__, "class": type(adapter).__name__}
     about |= {"model": model, "data": data, "dimensions": adapter.n_features_in_, "classes": names, "options": options}

@@ -195,7 +195,7 @@ def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Ada
         about = {"file": path.name, "sha256": sha256(path), "classes": adapter.g.n_classes}
         given = GivenClassifier(adapter.g, about, kind="state")
         if names is not None:
-            adapter.g = adapter.g.named(names)
+            adapter.classifier = adapter.g.named(names)
     else:
         given = read_classifier(options, device)
         classifier = given.classifier if names is None else given.classifier.named(names)
