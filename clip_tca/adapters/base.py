@@ -18,18 +18,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields
-from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from clip_tca.adapters.state import Saving
 from clip_tca.adapters.stream import Stream
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
 from clip_tca.core.checks import check_flag, check_number, check_whole, counted, one_of
 from clip_tca.core.conversion import is_batches
-from clip_tca.core.remote import Location
 from clip_tca.core.tensors import CHUNK, Array, check_labels, check_rows, compute_dtype, like, to_tensor
 from clip_tca.core.tensors import unit as unit_rows
 
@@ -76,7 +75,7 @@ def warnings_about(domain: str) -> Iterator[None]:
 
 
 @dataclass(eq=False, repr=False)
-class Adapter(ABC):
+class Adapter(Saving, ABC):
     """The base of all adapters. The constructor only stores options; they are checked before the first row.
 
     Attributes:
@@ -346,64 +345,6 @@ class Adapter(ABC):
         """Whether embeddings are scaled to unit length before anything is learned from them."""
         return self._scales
 
-    # -- saving --------------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | Location) -> None:
-        """Write options, classifier and everything learned to one safetensors file; a stream can continue from it."""
-        from clip_tca.adapters.state import save_adapter
-
-        self._fitted()
-        self._settle()
-        save_adapter(self, path)
-
-    def save_pretrained(
-        self, folder: str | Path, *, model: str | None = None, data: str | None = None, results: str | None = None
-    ) -> None:
-        """Write a folder for the Hugging Face hub: the state, ``config.json`` and a model card (``README.md``).
-
-        Args:
-            folder: It is made if it does not exist.
-            model: The model that made the embeddings, for the card.
-            data: The data that the adapter was fitted to, for the card.
-            results: Figures for the card, in Markdown, such as ``clip_tca.render(record, "markdown")``.
-        """
-        from clip_tca.adapters.state import save_folder
-
-        self._fitted()
-        save_folder(self, folder, model=model, data=data, results=results)
-
-    def push_to_hub(
-        self,
-        hub_id: str,
-        *,
-        model: str | None = None,
-        data: str | None = None,
-        results: str | None = None,
-        private: bool = False,
-    ) -> str:
-        """Upload the files of :meth:`save_pretrained` to the hub as ``OWNER/NAME``, and return their address.
-
-        You have to be logged in (``hf auth login``). The state holds a sample of the embeddings; they become public
-        unless the model is ``private``.
-        """
-        from clip_tca.adapters.state import push
-
-        self._fitted()
-        return push(self, hub_id, private, model=model, data=data, results=results)
-
-    @classmethod
-    def from_pretrained(
-        cls: type[A], source: str | Location, device: str | torch.device | None = None, *, revision: str | None = None
-    ) -> A:
-        """Read a saved adapter of this class, as :func:`clip_tca.from_pretrained` reads one of any class."""
-        from clip_tca.adapters.state import load, state_file
-
-        adapter = load(state_file(source, revision), device, cls)
-        if not isinstance(adapter, cls):
-            kind = type(adapter).__name__
-            raise ValueError(f"{source}: holds a {kind}, not a {cls.__name__}; use clip_tca.from_pretrained")
-        return adapter
-
     # -- scikit-learn's contract ---------------------------------------------------------------------------------------
 
     def fit_transform(self, z: Array, y: object = None) -> Array:
@@ -444,7 +385,8 @@ class Adapter(ABC):
         defaults = {option.name: option.default for option in fields(self)}
         given = {name: value for name, value in self.get_params().items() if name != "classifier"}
         changed = [f"{name}={value!r}" for name, value in given.items() if repr(value) != repr(defaults[name])]
-        classifier = [] if self.classifier is None else [repr(self.classifier)]
+        shape = getattr(self.classifier, "shape", None)  # of class embeddings
+        classifier = [] if self.classifier is None else [f"array {tuple(shape)}" if shape else repr(self.classifier)]
         return f"{type(self).__name__}({', '.join([*classifier, *changed])})"
 
     @property

@@ -6,7 +6,7 @@ streams, samples, saving and export are those of any adapter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -15,16 +15,10 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
-from clip_tca.classifier import LinearClassifier
+from clip_tca.classifier import LinearClassifier, reader
 from clip_tca.core.tensors import check_rows, is_fake, to_tensor, unit
 
 P = TypeVar("P", bound="PairedAdapter")
-
-
-def reader(d: int, c: int, classes: Sequence[str] | None, device: torch.device) -> LinearClassifier:
-    """A classifier of rows ``(n, d + c)`` that reads the logits beside the embeddings."""
-    eye = torch.eye(c, device=device)
-    return LinearClassifier(torch.cat([eye.new_zeros(c, d), eye], dim=1), classes=classes)
 
 
 @dataclass(eq=False, repr=False)

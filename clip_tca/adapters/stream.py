@@ -46,7 +46,7 @@ class Stream:
     def is_due(
         self, rows: Tensor, refresh: Literal["auto"] | int, growth: float, overruled: Callable[[Tensor], Tensor]
     ) -> bool:
-        """Whether to solve again after the newest ``rows``; ``overruled`` counts where the map overrules g, by class."""
+        """Whether to solve again after the newest ``rows``; ``overruled`` counts by class where the map overrules g."""
         new = self.seen - self.solved_at
         if refresh != "auto" or not self.solved_at:
             return not self.solved_at or new >= int(refresh)
