@@ -11,7 +11,7 @@ their mean and covariance match those of the pseudo-source:
    **true** labels.
 3. **Class shares.** The weight of a row is the share of its class divided by the number of rows of that class. The
    covariance of a mixture depends mostly on these shares. By default they are estimated: LinearTCA takes the shares
-   with which its predictions agree best with those of ConditionalTCA (:func:`estimate_shares`).
+   with which its predictions agree best with those of ConditionalTCA.
 4. **Map.** W is unique only up to a rotation, and accuracy depends on the rotation. The paper's closed form,
    U_tΛ_t^{1/2}Û_sᵀΛ̂_s^{-1/2}, does not satisfy its equation. :func:`monge` and :func:`coral` do, and
    :func:`gradient` is what the paper recommends in practice. Covariances are first shrunk as by Ledoit and Wolf.
@@ -30,7 +30,6 @@ numbers       as you give them                                                  
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -49,7 +48,6 @@ from clip_tca.adapters.statistics import (
     symmetric_product,
     weighted_moments,
 )
-from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
 from clip_tca.core.tensors import double, is_fake
 
@@ -157,63 +155,6 @@ def row_weights(shares: Tensor, group: Tensor) -> Tensor:
     weights = (shares / torch.bincount(group, minlength=len(shares)).clamp_min(1))[group]
     total = weights.sum()
     return torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), 1 / max(1, len(weights)))
-
-
-def conditional_predictions(observed: Observed, g: LinearClassifier) -> tuple[Tensor, Tensor]:
-    """An evenly spread sample ``(n, d)`` of all embeddings, and the classes ``(n,)`` that ConditionalTCA predicts."""
-    sample = observed.sample.rows(max(COUNTED_ROWS, 8 * g.n_classes) if observed.sample.full else None)
-    log_p = g.logits(sample).log_softmax(dim=1)
-    fitted = fit_conditional(sample, log_p, rounds=COUNTING_ROUNDS)
-    scores = fitted.anchor.to(sample) * log_p + sample @ fitted.weight.to(sample).T + fitted.bias.to(sample)
-    return sample, scores.argmax(dim=1)
-
-
-def estimate_shares(
-    sample: Tensor,
-    judge: Tensor,
-    rows: Tensor,
-    group: Tensor,
-    g: LinearClassifier,
-    target: tuple[Tensor, Tensor],
-    solve: Callable[[Tensor, Moments], Tensor],
-    basis: Tensor,
-) -> Tensor:
-    """Shares ``(c,)`` with which the predictions of LinearTCA agree best with those of ConditionalTCA.
-
-    There are six candidates: equal shares, the class counts of ConditionalTCA, and four successive corrections of
-    these, each of which multiplies a share by the ratio of ConditionalTCA's to LinearTCA's count of that class.
-
-    Args:
-        sample: ``(n, d)`` evenly spread rows of all embeddings.
-        judge: ``(n,)`` the classes that ConditionalTCA predicts for them.
-        rows: ``(m, d)`` the pseudo-source.
-        group: ``(m,)`` its predicted classes.
-        g: The classifier.
-        target: Mean ``(d,)`` of all embeddings, and their covariance ``(d, d)`` as ``solve`` takes it.
-        solve: Makes W from that covariance and the moments of the pseudo-source.
-        basis: ``(d, r)`` orthonormal columns of a subspace in which the candidates are compared.
-    """
-    c = g.n_classes
-    weight, bias = double(g.weight.to(sample.device)), double(g.bias.to(sample.device))
-    weight, mean, sigma = weight @ basis, target[0] @ basis, basis.T @ target[1] @ basis
-    some = neighbour_sample(rows, TRIED_ROWS)
-    source, group = double(rows[some]) @ basis, group[some]
-    inside = sample @ basis.to(sample) - mean.to(sample)
-
-    def predict(shares: Tensor) -> Tensor:
-        m = weighted_moments(source, row_weights(shares, group))
-        turned, offset = solve(sigma, m) @ weight.T, torch.addmv(bias, weight, m.mean)
-        return torch.addmm(offset.to(inside), inside, turned.to(inside)).argmax(dim=1)
-
-    counts = double(torch.bincount(judge, minlength=c))
-    tried = [torch.ones_like(counts), counts + 0.5]
-    answers = [predict(shares) for shares in tried]
-    for _ in range(4):
-        tried.append(tried[-1] * (counts + 1) / (double(torch.bincount(answers[-1], minlength=c)) + 1))
-        answers.append(predict(tried[-1]))
-    agreed = torch.stack([double(answer == judge).mean() for answer in answers])
-    agreed[1] -= 0.005  # the uncorrected counts have to win clearly
-    return torch.stack(tried)[agreed.argmax()]
 
 
 # -- the map -----------------------------------------------------------------------------------------------------------
@@ -401,10 +342,7 @@ class LinearTCA(Adapter):
             group = g.predict(rows)
         counts = torch.bincount(group, minlength=g.n_classes)
         if mode == "estimated":
-            # candidates are compared in the span of the weights of g, which is fast; Adam needs all axes
-            axes = torch.eye(g.dim).to(sigma) if self.solver == "gradient" else torch.linalg.qr(g.weight.to(sigma).T).Q
-            sample, judge = conditional_predictions(observed, g)
-            shares = estimate_shares(sample, judge, rows, group, g, (target.mean, sigma), self._map, axes)
+            shares = self._estimated_shares(observed.sample, rows, group, target.mean, sigma)
         elif mode == "given":
             shares = share_vector(self.shares, g)
         else:  # counts give every row the same weight
@@ -429,6 +367,43 @@ class LinearTCA(Adapter):
             "uncertainty_": certain.score[chosen],
             "shares_": torch.zeros_like(counts, dtype=weights.dtype).index_add(0, group, weights),
         }
+
+    def _estimated_shares(self, sample: EvenSample, rows: Tensor, group: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:
+        """Shares ``(c,)`` with which predictions of an even sample agree best with those of ConditionalTCA.
+
+        There are six candidates: equal shares, the class counts of ConditionalTCA, and four successive corrections of
+        these, each of which multiplies a share by the ratio of ConditionalTCA's to LinearTCA's count of that class.
+        ``rows`` ``(m, d)`` and ``group`` ``(m,)`` are the pseudo-source, ``mean`` and ``sigma`` are of all embeddings.
+        """
+        g, c = self.g, self.g.n_classes
+        z = sample.rows(max(COUNTED_ROWS, 8 * c) if sample.full else None)
+        log_p = g.logits(z).log_softmax(dim=1)
+        fitted = fit_conditional(z, log_p, rounds=COUNTING_ROUNDS)
+        scores = fitted.anchor.to(z) * log_p + z @ fitted.weight.to(z).T + fitted.bias.to(z)
+        judge = scores.argmax(dim=1)
+
+        # candidates are compared in the span of the weights of g, which is fast; Adam needs all axes
+        weight, bias = double(g.weight.to(z.device)), double(g.bias.to(z.device))
+        basis = torch.eye(g.dim).to(sigma) if self.solver == "gradient" else torch.linalg.qr(weight.to(sigma).T).Q
+        weight, mean, sigma = weight @ basis, mean @ basis, basis.T @ sigma @ basis
+        some = neighbour_sample(rows, TRIED_ROWS)
+        source, group, z = double(rows[some]) @ basis, group[some], z @ basis.to(z) - mean.to(z)
+
+        def predict(shares: Tensor) -> Tensor:
+            m = weighted_moments(source, row_weights(shares, group))
+            turned, offset = self._map(sigma, m) @ weight.T, torch.addmv(bias, weight, m.mean)
+            return torch.addmm(offset.to(z), z, turned.to(z)).argmax(dim=1)
+
+        counts = double(torch.bincount(judge, minlength=c))
+        candidates = [torch.ones_like(counts), counts + 0.5]
+        predictions = [predict(shares) for shares in candidates]
+        for _ in range(4):
+            ratio = (counts + 1) / (double(torch.bincount(predictions[-1], minlength=c)) + 1)
+            candidates.append(candidates[-1] * ratio)
+            predictions.append(predict(candidates[-1]))
+        agreed = torch.stack([double(predicted == judge).mean() for predicted in predictions])
+        agreed[1] -= 0.005  # the uncorrected counts have to win clearly
+        return torch.stack(candidates)[agreed.argmax()]
 
     @property
     def _share_mode(self) -> str:
