@@ -280,6 +280,12 @@ class ZeroShotClassifier(LinearClassifier):
         )
 
 
+def reader(d: int, c: int, classes: Sequence[str] | None, device: torch.device) -> LinearClassifier:
+    """A classifier of rows ``(n, d + c)`` that reads the logits beside the embeddings."""
+    eye = torch.eye(c, device=device)
+    return LinearClassifier(torch.cat([eye.new_zeros(c, d), eye], dim=1), classes=classes)
+
+
 def told_apart(names: Sequence[str]) -> list[str]:
     """Make names unique: the second ``missile`` of ImageNet becomes ``missile (2)``."""
     return [name if name not in names[:i] else f"{name} ({names[: i + 1].count(name)})" for i, name in enumerate(names)]

@@ -2,20 +2,12 @@
 
 An adapter *observes* embeddings, which is cheap, and *solves* for its map from what it has observed. ``fit`` forgets
 what came before, observes everything and solves. ``partial_fit`` observes a batch of a stream, and solves if a
-solution is due:
-
-* with ``refresh=N``, after every N new images;
-* with ``refresh="auto"``, when the number of images has doubled since the last solution (ConditionalTCA: grown by
-  half; once its sample is full, grown sixfold), or as soon as the map changes far more predictions of a class than
-  before, which happens when a stream reaches a new class. For an even stream, all solutions together cost about three
-  fits.
-
-``solve`` solves at once: call it at the end of a stream to get what ``fit`` gives for all of its images. Everything
-else only reads.
+solution is due (adapters/stream.py). ``solve`` solves at once: at the end of a stream this gives what ``fit`` gives for
+all of its rows. Everything else only reads.
 
 A subclass declares its options as fields. It says what it keeps of a stream (``_start``), how it adds rows
-(``_observe``) and how it solves (``_solve``); what that returns becomes attributes with a trailing underscore. If the
-solution is not a linear map, it also says how to apply it (``_move``, ``_score``).
+(``_observe``) and what it learns of them (``_solve``), by attribute, each with a trailing underscore. If the solution
+is not a linear map, it also says how to apply it (``_move``, ``_score``).
 """
 
 from __future__ import annotations
@@ -25,18 +17,18 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any, Literal, TypeVar, cast, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from clip_tca.classifier import LinearClassifier
-from clip_tca.core.checks import check_flag, check_number, check_whole, one_of
+from clip_tca.adapters.state import Saving
+from clip_tca.adapters.stream import Stream
+from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.core.checks import check_flag, check_number, check_whole, counted, one_of
 from clip_tca.core.conversion import is_batches
-from clip_tca.core.remote import Location
 from clip_tca.core.tensors import CHUNK, Array, check_labels, check_rows, compute_dtype, like, to_tensor
 from clip_tca.core.tensors import unit as unit_rows
 
@@ -50,8 +42,6 @@ Shares = Literal["estimated", "uniform", "predicted", "global", "oracle"] | Give
 
 ROWS_AT_ONCE = 1024
 """Rows adapted at a time: few enough to stay in the processor's cache."""
-CHECKED_IMAGES, MOST_CHECKED = 16, 256
-"""How many new images of a stream trigger a check that the map still fits, and how many of a batch are checked."""
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -85,39 +75,53 @@ def warnings_about(domain: str) -> Iterator[None]:
 
 
 @dataclass(eq=False, repr=False)
-class Adapter(ABC):
+class Adapter(Saving, ABC):
     """The base of all adapters. The constructor only stores options; they are checked before the first row.
 
     Attributes:
-        classifier: g, a zero-shot classifier or any other linear one.
+        classifier: g, a zero-shot classifier or any other linear one; or class embeddings ``(c, d)`` for a zero-shot
+            classifier of scale 100.
         normalize: Scale embeddings to unit length first; None is what g is meant for: True for prompts, as CLIP does,
             False for any other head.
         refresh: New images after which a stream solves again, or ``"auto"`` (see above).
     """
 
-    classifier: LinearClassifier
+    classifier: LinearClassifier | Tensor | np.ndarray
     _: KW_ONLY
     normalize: bool | None = None
     refresh: Literal["auto"] | int = "auto"
 
-    linear = True
-    """Whether the adapted classifier is linear in the embeddings, so that it can be folded and exported."""
-    if TYPE_CHECKING:
+    W_: Tensor = field(init=False)
+    offset_: Tensor = field(init=False)
+    weight_: Tensor = field(init=False)
+    bias_: Tensor = field(init=False)
 
-        def __getattr__(self, name: str) -> Any:
-            """Learned attributes, which have a trailing underscore."""
-
-    _growth = 1.0  # new images, as a share of those solved for, after which a stream solves again
+    linear = True  # the adapted classifier is linear in the embeddings, so that it can be folded and exported
+    _growth = 1.0  # new rows, as a share of those solved for, after which a stream solves again
     _head = cast("LinearClassifier | None", None)  # scores rows that come with logits
-    _observed = cast("Any", None)
-    _device = cast("torch.device | None", None)
-    _solved_at = 0
-    _names = cast("tuple[str, ...]", ())
+    _stream = cast("Stream | None", None)
+    _zero_shot = cast("tuple[Any, LinearClassifier] | None", None)  # class embeddings, and the classifier made of them
 
     @property
     def g(self) -> LinearClassifier:
-        """The classifier that scores rows as they are kept: ``classifier``, or what reads the logits beside them."""
-        return self._head or self.classifier
+        """The classifier that scores rows as they are kept."""
+        return self._head or self.own_classifier
+
+    @property
+    def own_classifier(self) -> LinearClassifier:
+        """The option ``classifier``; one made of it if it holds class embeddings."""
+        if isinstance(self.classifier, LinearClassifier):
+            return self.classifier
+        if self._zero_shot is None or self._zero_shot[0] is not self.classifier:
+            self._zero_shot = self.classifier, ZeroShotClassifier(self.classifier)
+        return self._zero_shot[1]
+
+    @property
+    def n_seen_(self) -> int:
+        """Number of embeddings seen; only there after fitting."""
+        if self._stream is None:
+            raise AttributeError("n_seen_")
+        return self._stream.seen
 
     # -- what a subclass says ------------------------------------------------------------------------------------------
 
@@ -148,7 +152,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def _solve(self, observed: Any) -> dict[str, Tensor]:
-        """What is learned from everything observed, by attribute name without the underscore."""
+        """What is learned from everything observed, by attribute name."""
 
     def _move(self, z: Tensor) -> Tensor:
         """Adapted embeddings of prepared rows."""
@@ -187,23 +191,23 @@ class Adapter(ABC):
         batches = is_batches(z)
         if batches and (labels is not None or logits is not None):
             raise ValueError("embeddings: labels and logits need one matrix, not an iterable of batches")
-        observed, device, seen = None, None, 0
+        stream: Stream | None = None
         for batch in z if batches else [z]:
-            rows = self._checked(batch, device)
-            if observed is None:
+            rows = self._checked(batch, stream)
+            if stream is None:
                 self.check_options()
                 self._check_labels_given(labels is not None)
-                observed, device = self._start(), rows.device
+                stream = Stream(self._start(), self.g.n_classes, rows.device)
             scores = None if logits is None else self._checked_logits(logits, rows)
             truth = None if labels is None else check_labels(labels, len(rows), self.g.n_classes, rows.device)
-            self._observe_all(observed, rows, scores, truth if self.uses_labels else None)
-            seen += len(rows)
-        if seen < 2:
-            rows_seen = f"{seen} row{'s' * (seen != 1)}"
+            self._observe_all(stream.observed, rows, scores, truth if self.uses_labels else None)
+            stream.seen += len(rows)
+        if stream is None or stream.seen < 2:
+            rows_seen = counted(0 if stream is None else stream.seen, "row")
             raise ValueError(f"embeddings: {rows_seen}; fit needs at least 2 (partial_fit takes single images)")
-        learned = self._solve(observed)  # until here, an earlier fit stays as it was
-        self._begin(observed, rows.device, seen)
-        self._learn(learned)
+        learned = self._solve(stream.observed)  # until here, an earlier fit stays as it was
+        vars(self).update(learned)
+        stream.solved_at, self._stream = stream.seen, stream
         self._warn()
         return self
 
@@ -215,79 +219,48 @@ class Adapter(ABC):
 
         All images seen so far have the same weight. ``y`` is ignored; ``logits`` are as in :meth:`fit`.
         """
-        rows = self._checked(batch, self._device)
+        rows = self._checked(batch, self._stream)
         scores = None if logits is None else self._checked_logits(logits, rows)
         self._check_labels_given(False)
-        if self._observed is None:
+        if self._stream is None:
             self.check_options()
-            self._begin(self._start(), rows.device)
-        if self._waiting and (scores is None) != (self._waiting[-1][1] is None):
+            self._stream = Stream(self._start(), self.g.n_classes, rows.device)
+        stream = self._stream
+        if stream.waiting and (scores is None) != (stream.waiting[-1][1] is None):
             self._settle()
-        rows = rows.clone()  # the caller may use its tensor again
-        self._waiting.append((rows, scores))
-        self._waiting_images += len(rows)
-        self.n_seen_ += len(rows)
-        if self._is_due(rows):
+        stream.add(rows, scores)
+        if stream.is_due(rows, self.refresh, self._growth, self._overruled):
             self.solve()
-        elif self._waiting_images >= CHUNK:
+        elif stream.waiting_rows >= CHUNK:
             self._settle()
         return self
 
     @torch.inference_mode(False)
     def solve(self: A) -> A:
         """Solve for everything observed so far, now: at the end of a stream this gives what ``fit`` gives."""
-        if self._observed is None:
-            self._require_fitted()
+        stream = self._stream or self._fitted()
         self._settle()
-        self._learn(self._solve(self._observed))
+        vars(self).update(self._solve(stream.observed))
+        stream.solved_at = stream.seen
         return self
-
-    def _begin(self, observed: Any, device: torch.device, seen: int = 0) -> None:
-        self._observed, self._device, self.n_seen_, self._solved_at = observed, device, seen, 0
-        self._waiting: list[tuple[Tensor, Tensor | None]] = []
-        self._unchecked: list[Tensor] = []
-        self._waiting_images = 0
-        self._overruled, self._checked_images = torch.zeros(self.g.n_classes, device=device), 0
-
-    def _learn(self, learned: dict[str, Tensor]) -> None:
-        for name, value in learned.items():
-            setattr(self, f"{name}_", value)
-        self._names = tuple(learned)
-        self._solved_at = self.n_seen_
 
     def _observe_all(self, observed: Any, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
         """Observe rows, a chunk at a time."""
         for start in range(0, len(z), CHUNK):
-            place = slice(start, start + CHUNK)
-            prepared = self._prepared(z[place] if self._scales else z[place].clone())  # rows may be kept
-            self._observe(observed, prepared, *(None if extra is None else extra[place] for extra in (logits, labels)))
+            part = slice(start, start + CHUNK)
+            prepared = self._prepared(z[part] if self._scales else z[part].clone())  # rows may be kept
+            self._observe(observed, prepared, *(None if extra is None else extra[part] for extra in (logits, labels)))
 
     def _settle(self) -> None:
-        """Observe the rows that wait: single rows would cost far more."""
-        if self._waiting:
-            parts, scores = zip(*self._waiting, strict=True)
-            self._waiting, self._waiting_images = [], 0
-            self._observe_all(self._observed, torch.cat(parts), None if scores[0] is None else torch.cat(scores), None)
+        """Observe the rows that wait."""
+        if self._stream is not None and self._stream.waiting:
+            self._observe_all(self._stream.observed, *self._stream.take_waiting(), None)
 
-    def _is_due(self, rows: Tensor) -> bool:
-        """Whether a stream has to be solved again; ``rows`` are its newest."""
-        new = self.n_seen_ - self._solved_at
-        if self.refresh != "auto" or not self._solved_at:
-            return not self._solved_at or new >= int(self.refresh)
-        self._unchecked.append(rows[-MOST_CHECKED:])
-        overruled = sum(map(len, self._unchecked)) >= CHECKED_IMAGES and self._is_overruled()
-        grown = new >= max(CHECKED_IMAGES, (5 if self._observed.full else self._growth) * self._solved_at)
-        return overruled or grown
-
-    def _is_overruled(self) -> bool:
-        """Whether the map overrules g on far more of the unchecked images of some class than is usual."""
-        z, g = self._prepared(torch.cat(self._unchecked)), self.g
-        self._unchecked = []
-        zero_shot = g.predict(z)
-        overruled = torch.bincount(zero_shot[self._score(z).argmax(dim=1) != zero_shot], minlength=g.n_classes)
-        usual = self._overruled * (len(z) / (self._checked_images + CHECKED_IMAGES))
-        self._overruled, self._checked_images = self._overruled + overruled, self._checked_images + len(z)
-        return bool((overruled > usual + 2 * usual.sqrt() + 2 + len(z) / 64).any())
+    def _overruled(self, rows: Tensor) -> Tensor:
+        """How many rows of each class of g ``(c,)`` get another class from the map."""
+        z = self._prepared(rows)
+        zero_shot = self.g.predict(z)
+        return torch.bincount(zero_shot[self._score(z).argmax(dim=1) != zero_shot], minlength=self.g.n_classes)
 
     # -- using ---------------------------------------------------------------------------------------------------------
 
@@ -327,7 +300,7 @@ class Adapter(ABC):
 
     def folded(self) -> LinearClassifier:
         """The adapted classifier as plain weight and bias: predicting costs what it did before adaptation."""
-        self._require_fitted()
+        self._fitted()
         if not self.linear:
             raise ValueError(f"{type(self).__name__} is not linear; use LinearTCA or ConditionalTCA")
         weight, bias = self.weight_.T.clone(), self.bias_.clone()
@@ -342,7 +315,7 @@ class Adapter(ABC):
 
     def _scores(self, z: Any, logits: Any) -> Tensor:
         """Adapted logits ``(n, c)`` of rows with the logits that belong to them, if there are any."""
-        self._require_fitted()
+        self._fitted()
         return self._applied(self._joined(z, logits), self._score)[0]
 
     def _joined(self, z: Any, logits: Any) -> Any:
@@ -354,7 +327,7 @@ class Adapter(ABC):
 
     def _applied(self, z: Any, *maps: Callable[[Tensor], Tensor]) -> list[Tensor]:
         """What each of ``maps`` makes of all rows, a block at a time."""
-        self._require_fitted()
+        self._fitted()
         blocks = map(self._prepared, self._checked(z).split(ROWS_AT_ONCE))
         made = zip(*([apply(block) for apply in maps] for block in blocks), strict=True)
         return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in made]
@@ -371,64 +344,6 @@ class Adapter(ABC):
     def _of_unit_length(self) -> bool:
         """Whether embeddings are scaled to unit length before anything is learned from them."""
         return self._scales
-
-    # -- saving --------------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | Location) -> None:
-        """Write options, classifier and everything learned to one safetensors file; a stream can continue from it."""
-        from clip_tca.adapters.state import save_adapter
-
-        self._require_fitted()
-        self._settle()
-        save_adapter(self, path)
-
-    def save_pretrained(
-        self, folder: str | Path, *, model: str | None = None, data: str | None = None, results: str | None = None
-    ) -> None:
-        """Write a folder for the Hugging Face hub: the state, ``config.json`` and a model card (``README.md``).
-
-        Args:
-            folder: It is made if it does not exist.
-            model: The model that made the embeddings, for the card.
-            data: The data that the adapter was fitted to, for the card.
-            results: Figures for the card, in Markdown, such as ``clip_tca.render(record, "markdown")``.
-        """
-        from clip_tca.adapters.state import save_folder
-
-        self._require_fitted()
-        save_folder(self, folder, model=model, data=data, results=results)
-
-    def push_to_hub(
-        self,
-        hub_id: str,
-        *,
-        model: str | None = None,
-        data: str | None = None,
-        results: str | None = None,
-        private: bool = False,
-    ) -> str:
-        """Upload the files of :meth:`save_pretrained` to the hub as ``OWNER/NAME``, and return their address.
-
-        You have to be logged in (``hf auth login``). The state holds a sample of the embeddings; they become public
-        unless the model is ``private``.
-        """
-        from clip_tca.adapters.state import push
-
-        self._require_fitted()
-        return push(self, hub_id, private, model=model, data=data, results=results)
-
-    @classmethod
-    def from_pretrained(
-        cls: type[A], source: str | Location, device: str | torch.device | None = None, *, revision: str | None = None
-    ) -> A:
-        """Read a saved adapter of this class, as :func:`clip_tca.from_pretrained` reads one of any class."""
-        from clip_tca.adapters.state import load, state_file
-
-        adapter = load(state_file(source, revision), device, cls)
-        if not isinstance(adapter, cls):
-            kind = type(adapter).__name__
-            raise ValueError(f"{source}: holds a {kind}, not a {cls.__name__}; use clip_tca.from_pretrained")
-        return adapter
 
     # -- scikit-learn's contract ---------------------------------------------------------------------------------------
 
@@ -457,16 +372,21 @@ class Adapter(ABC):
         for name, value in params.items():
             setattr(self, name, value)
         if params:
-            self._observed, self._device, self._solved_at, self._head = None, None, 0, None
-            for name in ("n_seen", *self._names):
-                vars(self).pop(f"{name}_", None)
+            self._stream = self._head = None
+            for name in self.learned():
+                delattr(self, name)
         return self
+
+    def learned(self) -> dict[str, Tensor]:
+        """What was learned, by attribute name; empty before a fit."""
+        return {name: value for name, value in vars(self).items() if name.endswith("_")}
 
     def __repr__(self) -> str:
         defaults = {option.name: option.default for option in fields(self)}
         given = {name: value for name, value in self.get_params().items() if name != "classifier"}
         changed = [f"{name}={value!r}" for name, value in given.items() if repr(value) != repr(defaults[name])]
-        classifier = [] if self.classifier is None else [repr(self.classifier)]
+        shape = getattr(self.classifier, "shape", None)  # of class embeddings
+        classifier = [] if self.classifier is None else [f"array {tuple(shape)}" if shape else repr(self.classifier)]
         return f"{type(self).__name__}({', '.join([*classifier, *changed])})"
 
     @property
@@ -477,11 +397,11 @@ class Adapter(ABC):
     @property
     def n_features_in_(self) -> int:
         """Dimension of the embeddings; only there after fitting."""
-        self._require_fitted()
+        self._fitted()
         return self.g.dim
 
     def __sklearn_is_fitted__(self) -> bool:
-        return self._solved_at > 0
+        return self._stream is not None and self._stream.solved_at > 0
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import ClassifierTags, Tags, TargetTags, TransformerTags
@@ -495,22 +415,24 @@ class Adapter(ABC):
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
-    def _require_fitted(self) -> None:
-        if not self._solved_at:  # scikit-learn's own error where it is in use
+    def _fitted(self) -> Stream:
+        """The stream of a fitted adapter; NotFittedError if it is not fitted."""
+        if self._stream is None or not self._stream.solved_at:  # scikit-learn's own error where it is in use
             kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", NotFittedError)
             raise kind(f"{type(self).__name__} is not fitted yet; call fit(z) or partial_fit(batch) first")
+        return self._stream
 
-    def _checked(self, z: object, device: torch.device | None = None) -> Tensor:
-        """Embeddings as rows; those of a stream have to be on the ``device`` on which it began."""
-        if not isinstance(self.g, LinearClassifier):
-            kind = type(self.g).__name__
+    def _checked(self, z: object, stream: Stream | None = None) -> Tensor:
+        """Embeddings as rows; those of a stream have to be on the device on which it began."""
+        if self._head is None and (self.classifier is None or isinstance(self.classifier, (str, torch.nn.Module))):
+            kind = type(self.classifier).__name__
             raise TypeError(
-                f"classifier: expected a LinearClassifier, got {kind}; use ZeroShotClassifier(text) or "
+                f"classifier: {kind}; use class embeddings (classes, d), ZeroShotClassifier(text, scale) or "
                 "LinearClassifier(weight, bias)"
             )
         rows = to_tensor(z)
-        if device not in (None, rows.device):
-            raise ValueError(f"embeddings: on {rows.device}, but this stream began on {device}; move the batch")
+        if stream is not None and stream.device != rows.device:
+            raise ValueError(f"embeddings: on {rows.device}, but this stream began on {stream.device}; move the batch")
         check_rows(rows, self.g.dim)
         return rows
 

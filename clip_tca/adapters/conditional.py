@@ -28,7 +28,7 @@ Rows may come from another encoder than g's scores: ``fit(z, logits=…)``. Rela
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -275,6 +275,12 @@ class ConditionalTCA(PairedAdapter):
         n_seen_: Number of embeddings seen.
     """
 
+    counts_: Tensor = field(init=False)
+    means_: Tensor = field(init=False)
+    overconfidence_: Tensor = field(init=False)
+    trust_: Tensor = field(init=False)
+    temperature_: Tensor = field(init=False)
+
     shares: Shares = "estimated"
     anchor: float = 1.0
     rounds: int = 8
@@ -303,14 +309,14 @@ class ConditionalTCA(PairedAdapter):
         fitted = fit_conditional(
             rows[:, :d], log_p, own_space=own, shares=shares, anchor=self.anchor, rounds=self.rounds
         )
-        learned = {name: value for name, value in fitted._asdict().items() if name != "anchor"}
+        learned = {f"{name}_": value for name, value in fitted._asdict().items() if name != "anchor"}
         if not own:
             weight = torch.cat([fitted.weight, fitted.anchor * torch.eye(g.n_classes).to(fitted.weight)], dim=1)
-            return {**learned, "weight": weight.T.contiguous()}
+            return {**learned, "weight_": weight.T.contiguous()}
         weight = fitted.weight + fitted.anchor * double(g.weight.to(rows.device))
         bias = fitted.bias + fitted.anchor * double(g.bias.to(rows.device))
         matrix, offset = g.least_move(weight, bias)
-        return {**learned, "W": matrix, "offset": offset, "weight": weight.T.contiguous(), "bias": bias}
+        return {**learned, "W_": matrix, "offset_": offset, "weight_": weight.T.contiguous(), "bias_": bias}
 
     def _shares(self, log_p: Tensor) -> Tensor | None:
         """Class shares ``(c,)``; None if they are estimated."""
@@ -321,5 +327,5 @@ class ConditionalTCA(PairedAdapter):
         return torch.ones_like(log_p[0]) if self.shares == "uniform" else None
 
     def _warn(self) -> None:
-        if (images := len(self._observed.rows())) < (fewest := Constants().fewest):
+        if (images := len(self._fitted().observed.rows())) < (fewest := Constants().fewest):
             log.warning("ConditionalTCA: %d images; with fewer than %d g is kept as it is", images, fewest)

@@ -22,7 +22,7 @@ from clip_tca.adapters.statistics import EvenSample, coral_distance, moments
 from clip_tca.explanation import Diagnosis
 
 
-def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | None = None) -> Diagnosis:
+def diagnose(adapter: Any, before: Tensor | None = None, after: Tensor | None = None) -> Diagnosis:
     """The diagnosis of a fitted LinearTCA, MLPTCA or ConditionalTCA.
 
     Args:
@@ -31,12 +31,12 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
             adapter keeps.
         after: ``(n,)`` classes predicted with it.
     """
-    adapter._require_fitted()
+    stream = adapter._fitted()
     adapter._settle()
     rows: Any = kept_rows(adapter)
     g, conditional = adapter.g, isinstance(adapter, ConditionalTCA)
     d = adapter.n_features_in_  # the logits of another encoder may stand beside the embeddings
-    m = moments(rows[:, :d]) if conditional else adapter._observed.moments.total()
+    m = moments(rows[:, :d]) if conditional else stream.observed.moments.total()
     sigma = m.covariance * ((m.n - 1) / m.n)
     spread = sigma.trace().clamp_min(0).sqrt()
     spread = spread * (spread > 1e-12 * m.mean.norm())  # less than that is rounding: all embeddings are the same
@@ -76,14 +76,14 @@ def diagnose(adapter: Adapter, before: Tensor | None = None, after: Tensor | Non
 
 def kept_rows(adapter: Adapter) -> Tensor | None:
     """The prepared rows ``(m, d)`` that a fitted adapter keeps, evenly spread; None if it keeps none."""
-    kept: Any = adapter._observed
+    kept: Any = adapter._fitted().observed
     kept = kept if isinstance(kept, EvenSample) else kept.sample  # LinearTCA's has rows only to estimate shares
     return kept.rows() if kept.seen else None
 
 
 def _with_pseudo_source(figures: Diagnosis, adapter: Any) -> Diagnosis:
     """The figures of an adapter that has a pseudo-source."""
-    sigma, other, c = adapter.covariance_, adapter.pseudo_source_covariance_, adapter.classifier.n_classes
+    sigma, other, c = adapter.covariance_, adapter.pseudo_source_covariance_, adapter.g.n_classes
     score = adapter.uncertainty_ / (math.log(c) if adapter.uncertainty == "entropy" else 1 - 1 / c)
     return {
         **figures,
@@ -98,9 +98,9 @@ def _with_pseudo_source(figures: Diagnosis, adapter: Any) -> Diagnosis:
 
 def _predictions(adapter: Any, rows: Tensor | None) -> tuple[Any, Any]:
     """What g and the adapter predict for prepared rows, ``(m,)`` each; None if another method's scores were used."""
-    certain: Any = getattr(adapter._observed, "certain", None)
+    certain: Any = getattr(adapter._fitted().observed, "certain", None)
     grouped = certain is not None and adapter._share_mode != "global"
-    judged_by_g = not grouped or certain.group.equal(adapter.classifier.predict(certain.rows))
+    judged_by_g = not grouped or certain.group.equal(adapter.g.predict(certain.rows))
     if rows is None or not judged_by_g:
         return None, None
     return adapter.g.predict(rows), adapter._score(rows).argmax(dim=1)

@@ -11,7 +11,7 @@ their mean and covariance match those of the pseudo-source:
    **true** labels.
 3. **Class shares.** The weight of a row is the share of its class divided by the number of rows of that class. The
    covariance of a mixture depends mostly on these shares. By default they are estimated: LinearTCA takes the shares
-   with which its predictions agree best with those of ConditionalTCA (:func:`estimate_shares`).
+   with which its predictions agree best with those of ConditionalTCA.
 4. **Map.** W is unique only up to a rotation, and accuracy depends on the rotation. The paper's closed form,
    U_tΛ_t^{1/2}Û_sᵀΛ̂_s^{-1/2}, does not satisfy its equation. :func:`monge` and :func:`coral` do, and
    :func:`gradient` is what the paper recommends in practice. Covariances are first shrunk as by Ledoit and Wolf.
@@ -30,8 +30,7 @@ numbers       as you give them                                                  
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -49,7 +48,6 @@ from clip_tca.adapters.statistics import (
     symmetric_product,
     weighted_moments,
 )
-from clip_tca.classifier import LinearClassifier
 from clip_tca.core.checks import check_number, check_positive, check_whole, one_of
 from clip_tca.core.tensors import double
 
@@ -157,63 +155,6 @@ def row_weights(shares: Tensor, group: Tensor) -> Tensor:
     weights = (shares / torch.bincount(group, minlength=len(shares)).clamp_min(1))[group]
     total = weights.sum()
     return torch.where(total > 0, weights / torch.where(total > 0, total, 1.0), 1 / max(1, len(weights)))
-
-
-def conditional_predictions(observed: Observed, g: LinearClassifier) -> tuple[Tensor, Tensor]:
-    """An evenly spread sample ``(n, d)`` of all embeddings, and the classes ``(n,)`` that ConditionalTCA predicts."""
-    sample = observed.sample.rows(max(COUNTED_ROWS, 8 * g.n_classes) if observed.sample.full else None)
-    log_p = g.logits(sample).log_softmax(dim=1)
-    fitted = fit_conditional(sample, log_p, rounds=COUNTING_ROUNDS)
-    scores = fitted.anchor.to(sample) * log_p + sample @ fitted.weight.to(sample).T + fitted.bias.to(sample)
-    return sample, scores.argmax(dim=1)
-
-
-def estimate_shares(
-    sample: Tensor,
-    judge: Tensor,
-    rows: Tensor,
-    group: Tensor,
-    g: LinearClassifier,
-    target: tuple[Tensor, Tensor],
-    solve: Callable[[Tensor, Moments], Tensor],
-    basis: Tensor,
-) -> Tensor:
-    """Shares ``(c,)`` with which the predictions of LinearTCA agree best with those of ConditionalTCA.
-
-    There are six candidates: equal shares, the class counts of ConditionalTCA, and four successive corrections of
-    these, each of which multiplies a share by the ratio of ConditionalTCA's to LinearTCA's count of that class.
-
-    Args:
-        sample: ``(n, d)`` evenly spread rows of all embeddings.
-        judge: ``(n,)`` the classes that ConditionalTCA predicts for them.
-        rows: ``(m, d)`` the pseudo-source.
-        group: ``(m,)`` its predicted classes.
-        g: The classifier.
-        target: Mean ``(d,)`` of all embeddings, and their covariance ``(d, d)`` as ``solve`` takes it.
-        solve: Makes W from that covariance and the moments of the pseudo-source.
-        basis: ``(d, r)`` orthonormal columns of a subspace in which the candidates are compared.
-    """
-    c = g.n_classes
-    weight, bias = double(g.weight.to(sample.device)), double(g.bias.to(sample.device))
-    weight, mean, sigma = weight @ basis, target[0] @ basis, basis.T @ target[1] @ basis
-    some = neighbour_sample(rows, TRIED_ROWS)
-    source, group = double(rows[some]) @ basis, group[some]
-    inside = sample @ basis.to(sample) - mean.to(sample)
-
-    def predict(shares: Tensor) -> Tensor:
-        m = weighted_moments(source, row_weights(shares, group))
-        turned, offset = solve(sigma, m) @ weight.T, torch.addmv(bias, weight, m.mean)
-        return torch.addmm(offset.to(inside), inside, turned.to(inside)).argmax(dim=1)
-
-    counts = double(torch.bincount(judge, minlength=c))
-    tried = [torch.ones_like(counts), counts + 0.5]
-    answers = [predict(shares) for shares in tried]
-    for _ in range(4):
-        tried.append(tried[-1] * (counts + 1) / (double(torch.bincount(answers[-1], minlength=c)) + 1))
-        answers.append(predict(tried[-1]))
-    agreed = torch.stack([double(answer == judge).mean() for answer in answers])
-    agreed[1] -= 0.005  # the uncorrected counts have to win clearly
-    return torch.stack(tried)[agreed.argmax()]
 
 
 # -- the map -----------------------------------------------------------------------------------------------------------
@@ -341,6 +282,17 @@ class LinearTCA(Adapter):
         n_seen_: Number of embeddings seen.
     """
 
+    mean_: Tensor = field(init=False)
+    covariance_: Tensor = field(init=False)
+    predicted_: Tensor = field(init=False)
+    pseudo_source_: Tensor = field(init=False)
+    pseudo_source_weights_: Tensor = field(init=False)
+    pseudo_source_counts_: Tensor = field(init=False)
+    pseudo_source_mean_: Tensor = field(init=False)
+    pseudo_source_covariance_: Tensor = field(init=False)
+    uncertainty_: Tensor = field(init=False)
+    shares_: Tensor = field(init=False)
+
     k: Literal["auto"] | int = "auto"
     shares: Shares = "estimated"
     uncertainty: Uncertainty = "distance"
@@ -358,7 +310,7 @@ class LinearTCA(Adapter):
         """Raise ValueError for an option that is not allowed."""
         super().check_options()
         check_whole("k", self.k, also="auto")
-        check_shares(self.shares, self.classifier, SHARES)
+        check_shares(self.shares, self.g, SHARES)
         one_of("uncertainty", self.uncertainty, get_args(Uncertainty))
         one_of("solver", self.solver, get_args(Solver))
         check_number("shrinkage", self.shrinkage, 0, 1, also="auto")
@@ -366,14 +318,14 @@ class LinearTCA(Adapter):
         check_positive("lr", self.lr)
 
     def _start(self) -> Observed:
-        c, mode = self.classifier.n_classes, self._share_mode
+        c, mode = self.g.n_classes, self._share_mode
         in_double = self.solver in CLOSED_FORM and self.shrinkage != "auto" and self.shrinkage < NO_SHRINKAGE
         k = LARGEST_K if self.k == "auto" else int(self.k)
         certain = CertainRows(k, c, 1 if mode == "global" else c, self.uncertainty, everything=mode == "oracle")
         return Observed(RunningMoments(in_double), certain, EvenSample(max(ALL_COUNTED, 8 * c)))
 
     def _observe(self, observed: Observed, z: Tensor, logits: Tensor | None, labels: Tensor | None) -> None:
-        g = self.classifier
+        g = self.g
         scores = torch.addmm(g.bias.to(z), z, g.weight.to(z).T) if logits is None else logits
         observed.certain.add(z, double(scores).softmax(dim=1), labels)
         observed.moments.add(z)
@@ -382,7 +334,7 @@ class LinearTCA(Adapter):
 
     def _solve(self, observed: Observed) -> dict[str, Tensor]:
         """Select, weigh, solve. Return W and offset of z′ = zW + offset, and what they were computed from."""
-        certain, target, g, mode = observed.certain, observed.moments.total(), self.classifier, self._share_mode
+        certain, target, g, mode = observed.certain, observed.moments.total(), self.g, self._share_mode
         sigma = self._shrunk(target)
         chosen = certain_rows(certain.score, certain.group, self._quota(certain))
         rows, group = certain.rows[chosen], certain.group[chosen]
@@ -390,10 +342,7 @@ class LinearTCA(Adapter):
             group = g.predict(rows)
         counts = torch.bincount(group, minlength=g.n_classes)
         if mode == "estimated":
-            # candidates are compared in the span of the weights of g, which is fast; Adam needs all axes
-            axes = torch.eye(g.dim).to(sigma) if self.solver == "gradient" else torch.linalg.qr(g.weight.to(sigma).T).Q
-            sample, judge = conditional_predictions(observed, g)
-            shares = estimate_shares(sample, judge, rows, group, g, (target.mean, sigma), self._map, axes)
+            shares = self._estimated_shares(observed.sample, rows, group, target.mean, sigma)
         elif mode == "given":
             shares = share_vector(self.shares, g)
         else:  # counts give every row the same weight
@@ -403,21 +352,58 @@ class LinearTCA(Adapter):
         w = self._map(sigma, source) if len(rows) > 1 else torch.eye(g.dim).to(sigma)
         offset, weight = source.mean - target.mean @ w, g.weight.to(w)
         return {
-            "W": w,
-            "offset": offset,
-            "weight": w @ weight.T,
-            "bias": offset @ weight.T + g.bias.to(w),
-            "mean": target.mean,
-            "covariance": sigma,
-            "predicted": certain.predicted,
-            "pseudo_source": rows,
-            "pseudo_source_weights": weights,
-            "pseudo_source_counts": counts,
-            "pseudo_source_mean": source.mean,
-            "pseudo_source_covariance": self._shrunk(source),
-            "uncertainty": certain.score[chosen],
-            "shares": torch.zeros_like(counts, dtype=weights.dtype).index_add(0, group, weights),
+            "W_": w,
+            "offset_": offset,
+            "weight_": w @ weight.T,
+            "bias_": offset @ weight.T + g.bias.to(w),
+            "mean_": target.mean,
+            "covariance_": sigma,
+            "predicted_": certain.predicted,
+            "pseudo_source_": rows,
+            "pseudo_source_weights_": weights,
+            "pseudo_source_counts_": counts,
+            "pseudo_source_mean_": source.mean,
+            "pseudo_source_covariance_": self._shrunk(source),
+            "uncertainty_": certain.score[chosen],
+            "shares_": torch.zeros_like(counts, dtype=weights.dtype).index_add(0, group, weights),
         }
+
+    def _estimated_shares(self, sample: EvenSample, rows: Tensor, group: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:
+        """Shares ``(c,)`` with which predictions of an even sample agree best with those of ConditionalTCA.
+
+        There are six candidates: equal shares, the class counts of ConditionalTCA, and four successive corrections of
+        these, each of which multiplies a share by the ratio of ConditionalTCA's to LinearTCA's count of that class.
+        ``rows`` ``(m, d)`` and ``group`` ``(m,)`` are the pseudo-source, ``mean`` and ``sigma`` are of all embeddings.
+        """
+        g, c = self.g, self.g.n_classes
+        z = sample.rows(max(COUNTED_ROWS, 8 * c) if sample.full else None)
+        log_p = g.logits(z).log_softmax(dim=1)
+        fitted = fit_conditional(z, log_p, rounds=COUNTING_ROUNDS)
+        scores = fitted.anchor.to(z) * log_p + z @ fitted.weight.to(z).T + fitted.bias.to(z)
+        judge = scores.argmax(dim=1)
+
+        # candidates are compared in the span of the weights of g, which is fast; Adam needs all axes
+        weight, bias = double(g.weight.to(z.device)), double(g.bias.to(z.device))
+        basis = torch.eye(g.dim).to(sigma) if self.solver == "gradient" else torch.linalg.qr(weight.to(sigma).T).Q
+        weight, mean, sigma = weight @ basis, mean @ basis, basis.T @ sigma @ basis
+        some = neighbour_sample(rows, TRIED_ROWS)
+        source, group, z = double(rows[some]) @ basis, group[some], z @ basis.to(z) - mean.to(z)
+
+        def predict(shares: Tensor) -> Tensor:
+            m = weighted_moments(source, row_weights(shares, group))
+            turned, offset = self._map(sigma, m) @ weight.T, torch.addmv(bias, weight, m.mean)
+            return torch.addmm(offset.to(z), z, turned.to(z)).argmax(dim=1)
+
+        counts = double(torch.bincount(judge, minlength=c))
+        candidates = [torch.ones_like(counts), counts + 0.5]
+        predictions = [predict(shares) for shares in candidates]
+        for _ in range(4):
+            ratio = (counts + 1) / (double(torch.bincount(predictions[-1], minlength=c)) + 1)
+            candidates.append(candidates[-1] * ratio)
+            predictions.append(predict(candidates[-1]))
+        agreed = torch.stack([double(predicted == judge).mean() for predicted in predictions])
+        agreed[1] -= 0.005  # the uncorrected counts have to win clearly
+        return torch.stack(candidates)[agreed.argmax()]
 
     @property
     def _share_mode(self) -> str:
@@ -431,7 +417,7 @@ class LinearTCA(Adapter):
             k = min(k, max(10, int(certain.predicted.max()) // 5))
         if self._share_mode != "oracle":
             return torch.full_like(certain.limit, k, dtype=torch.int64)
-        counts = torch.bincount(certain.labels, minlength=self.classifier.n_classes)
+        counts = torch.bincount(certain.labels, minlength=self.g.n_classes)
         if int(counts[0]) == 0:
             raise ValueError("labels: none is 0, and the public code counts every class against class 0; reorder them")
         return k * counts // counts[0]
@@ -450,7 +436,7 @@ class LinearTCA(Adapter):
         return CLOSED_FORM[self.solver](sigma, self._shrunk(source))
 
     def _warn(self) -> None:
-        name, predicted, n, d = type(self).__name__, self.predicted_, self.n_seen_, self.classifier.dim
+        name, predicted, n, d = type(self).__name__, self.predicted_, self.n_seen_, self.g.dim
         chosen, never = len(self.pseudo_source_), int((predicted == 0).sum())
         missing = int(((predicted > 0) & (self.pseudo_source_counts_ == 0)).sum())
         if never:

@@ -99,8 +99,8 @@ def fit_residual(
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-    fitted = {f"mlp_{i}": parameter for i, parameter in enumerate(best)}
-    return {**fitted, "centre": centre, "scale": scale, "loss": torch.stack(losses).min(), "start_loss": losses[0]}
+    fitted = {f"mlp_{i}_": parameter for i, parameter in enumerate(best)}
+    return {**fitted, "centre_": centre, "scale_": scale, "loss_": torch.stack(losses).min(), "start_loss_": losses[0]}
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -122,6 +122,11 @@ class MLPTCA(LinearTCA):
     those of :class:`LinearTCA` except ``weight_`` and ``bias_``.
     """
 
+    centre_: Tensor = field(init=False)
+    scale_: Tensor = field(init=False)
+    loss_: Tensor = field(init=False)
+    start_loss_: Tensor = field(init=False)
+
     layers: Literal[2, 3] = 2
     hidden: int | None = None
     solver: Solver = field(default="monge", init=False)
@@ -139,16 +144,16 @@ class MLPTCA(LinearTCA):
         check_whole("hidden", self.hidden, also=None)
 
     def _solve(self, observed: Observed) -> dict[str, Tensor]:
-        learned, rows, d = super()._solve(observed), observed.sample.rows(FITTED_ROWS), self.classifier.dim
-        del learned["weight"], learned["bias"]  # the map is not linear
-        some = evenly(len(learned["pseudo_source"]), TARGET_ROWS)
-        source, weights = learned["pseudo_source"][some].to(rows), learned["pseudo_source_weights"][some].to(rows)
+        learned, rows, d = super()._solve(observed), observed.sample.rows(FITTED_ROWS), self.g.dim
+        del learned["weight_"], learned["bias_"]  # the map is not linear
+        some = evenly(len(learned["pseudo_source_"]), TARGET_ROWS)
+        source, weights = learned["pseudo_source_"][some].to(rows), learned["pseudo_source_weights_"][some].to(rows)
         steps = int(self.steps) if len(rows) > 1 and len(source) else 0
         if steps == 0:
-            learned["W"], learned["offset"] = torch.eye(d).to(learned["W"]), torch.zeros_like(learned["offset"])
-        moved = torch.addmm(learned["offset"].to(rows), rows, learned["W"].to(rows))
+            learned["W_"], learned["offset_"] = torch.eye(d).to(learned["W_"]), torch.zeros_like(learned["offset_"])
+        moved = torch.addmm(learned["offset_"].to(rows), rows, learned["W_"].to(rows))
         parameters = initial_parameters(d, self.layers, self.hidden or d, self.seed, rows)
-        target, view = (source, weights / weights.sum()), seen_by(self.classifier.weight.to(rows))
+        target, view = (source, weights / weights.sum()), seen_by(self.g.weight.to(rows))
         return learned | fit_residual(moved, target, view, parameters, steps, float(self.lr))
 
     def _move(self, z: Tensor) -> Tensor:
@@ -156,4 +161,4 @@ class MLPTCA(LinearTCA):
         return residual(super()._move(z), self.centre_.to(z), self.scale_.to(z), parameters)
 
     def _score(self, z: Tensor) -> Tensor:
-        return torch.addmm(self.classifier.bias.to(z), self._move(z), self.classifier.weight.to(z).T)
+        return torch.addmm(self.g.bias.to(z), self._move(z), self.g.weight.to(z).T)

@@ -6,7 +6,7 @@ streams, samples, saving and export are those of any adapter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -15,16 +15,10 @@ import torch
 from torch import Tensor
 
 from clip_tca.adapters.base import Adapter
-from clip_tca.classifier import LinearClassifier
+from clip_tca.classifier import LinearClassifier, reader
 from clip_tca.core.tensors import check_rows, to_tensor, unit
 
 P = TypeVar("P", bound="PairedAdapter")
-
-
-def reader(d: int, c: int, classes: Sequence[str] | None, device: torch.device) -> LinearClassifier:
-    """A classifier of rows ``(n, d + c)`` that reads the logits beside the embeddings."""
-    eye = torch.eye(c, device=device)
-    return LinearClassifier(torch.cat([eye.new_zeros(c, d), eye], dim=1), classes=classes)
 
 
 @dataclass(eq=False, repr=False)
@@ -51,7 +45,7 @@ class PairedAdapter(Adapter):
 
     def partial_fit(self: P, batch: Any, y: object = None, *, logits: Any = None) -> P:
         """Add the next rows of a stream, with their ``logits`` if the stream began with them; else as its base does."""
-        begins = self._observed is None and logits is not None
+        begins = self._stream is None and logits is not None
         with self._reading(self._reader(batch, logits) if begins else self._head):
             return super().partial_fit(self._joined(batch, logits))
 
@@ -71,11 +65,11 @@ class PairedAdapter(Adapter):
         check_rows(rows)
         check_rows(scores, name="logits")
         d, c = rows.shape[1], scores.shape[1]
-        names = None if self.classifier is None else self.classifier.classes
-        if c < 2 or (self.classifier is not None and c != self.classifier.n_classes):
-            needed = "at least 2" if self.classifier is None else f"the classifier's {self.classifier.n_classes}"
+        own = None if self.classifier is None else self.own_classifier
+        if c < 2 or (own is not None and c != own.n_classes):
+            needed = "at least 2" if own is None else f"the classifier's {own.n_classes}"
             raise ValueError(f"logits: {c} classes; {needed} are needed, a column for each class")
-        return reader(d, c, names, rows.device)
+        return reader(d, c, None if own is None else own.classes, rows.device)
 
     def _joined(self, z: Any, logits: Any) -> Any:
         if self._head is None:
@@ -100,7 +94,7 @@ class PairedAdapter(Adapter):
     @property
     def n_features_in_(self) -> int:
         """Dimension of the embeddings; only there after fitting."""
-        self._require_fitted()
+        self._fitted()
         return self._features
 
     @property

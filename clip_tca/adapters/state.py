@@ -11,20 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from clip_tca.adapters.base import Adapter
-from clip_tca.adapters.conditional import ConditionalTCA
-from clip_tca.adapters.linear import LinearTCA
-from clip_tca.adapters.mlp import MLPTCA
-from clip_tca.adapters.paired import reader
-from clip_tca.classifier import LinearClassifier, ZeroShotClassifier
+from clip_tca.adapters.stream import Stream
+from clip_tca.classifier import LinearClassifier, ZeroShotClassifier, reader
 from clip_tca.core.checks import counted, one_line, visible
 from clip_tca.core.errors import CorruptFileError, OfflineError
 from clip_tca.core.files import local_copy, scratch, write_tensors, write_text
@@ -34,7 +31,13 @@ from clip_tca.core.remote import Location, is_url, locate
 from clip_tca.core.version import __version__
 from clip_tca.explanation import ORACLE
 
-FORMAT = 4
+if TYPE_CHECKING:
+    from clip_tca.adapters.base import Adapter
+
+S = TypeVar("S", bound="Saving")
+
+FORMAT = 5
+HOMES = {"LinearTCA": "linear", "MLPTCA": "mlp", "ConditionalTCA": "conditional"}  # modules of the saved classes
 G_NAMES, PROMPT_NAMES = ("weight", "bias", "classes", "normalize"), ("text", "scale")
 """What is saved of a classifier, and of one that was made from prompts."""
 
@@ -43,134 +46,130 @@ STATE = "adapter.safetensors"
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
-MOST_CLASSES = 50
-"""Names of classes that a model card lists."""
-
-CARD = """\
----
-library_name: clip-tca
-pipeline_tag: zero-shot-image-classification
-tags:
-- clip
-- test-time-adaptation
----
-
-# {title}
-
-A classifier for image embeddings, adapted to one data set by {kind} of clip-tca, after
-[Test-time Correlation Alignment](https://github.com/youlj109/TCA). {labels}
-
-## How to use it
-
-```python
-import clip_tca
-
-head = clip_tca.from_pretrained("{title}")
-head.predict(z, names={names}{logits})  # z: image embeddings (n, {dim}) of the model below
-```
-
-It was saved by clip-tca {version}. The files are safetensors and JSON: loading them runs no code.
-
-## What it was made from
-
-* **Model**: {model}. Embeddings of another model do not fit.
-* **Data**: {data}. It was fitted to {seen}.
-* **Classes** ({count}): {classes}.
-* **Options**: {options}
-
-The file also holds a sample of the embeddings it was fitted to, so that a stream can continue from it.
-
-## What it does
-
-{results}
-
-```
-{explanation}
-```
-"""
+MOST_CLASSES = 50  # whose names a model card lists
 
 
-def save_adapter(adapter: Adapter, path: str | Location) -> None:
-    """Write atomically: the file appears whole under its final name, or not at all."""
-    g = adapter.classifier
-    names = [*G_NAMES, *(PROMPT_NAMES if isinstance(g, ZeroShotClassifier) else ())]
-    content = {} if g is None else {f"classifier.{name}": getattr(g, name) for name in names}
-    content |= {f"learned.{name}": getattr(adapter, f"{name}_") for name in adapter._names}
-    content |= _attributes(adapter._observed, "observed")
-    tensors = {
-        name: value.detach().contiguous().clone() for name, value in content.items() if isinstance(value, Tensor)
-    }
-    record = {
-        "format": FORMAT,
-        "class": type(adapter).__name__,
-        "options": {**adapter.options(), "normalize": adapter.normalize},
-        "paired": None if adapter._head is None else [adapter.n_features_in_, adapter.g.n_classes],
-        "seen": adapter.n_seen_,
-        "solved_at": adapter._solved_at,
-        "values": {name: value for name, value in content.items() if name not in tensors},
-    }
-    text = json.dumps(record, default=lambda value: value.tolist())  # of NumPy or torch
-    write_tensors(locate(path), tensors, {"clip_tca": text, "checksum": checksum(text, tensors)})
+class Saving:
+    """Saving and loading: one file, a folder for the Hugging Face hub, or a model on the hub."""
+
+    def save(self: Any, path: str | Location) -> None:
+        """Write options, classifier and everything learned to one safetensors file; a stream can continue from it."""
+        stream = self._fitted()
+        self._settle()
+        g = None if self.classifier is None else self.own_classifier
+        names = [*G_NAMES, *(PROMPT_NAMES if isinstance(g, ZeroShotClassifier) else ())]
+        content = {} if g is None else {f"classifier.{name}": getattr(g, name) for name in names}
+        content |= {f"learned.{name}": value for name, value in self.learned().items()}
+        content |= _attributes(stream.observed, "observed")
+        tensors = {
+            name: value.detach().contiguous().clone() for name, value in content.items() if isinstance(value, Tensor)
+        }
+        record = {
+            "format": FORMAT,
+            "class": type(self).__name__,
+            "options": {**self.options(), "normalize": self.normalize},
+            "paired": None if self._head is None else [self.n_features_in_, self.g.n_classes],
+            "seen": stream.seen,
+            "solved_at": stream.solved_at,
+            "values": {name: value for name, value in content.items() if name not in tensors},
+        }
+        text = json.dumps(record, default=lambda value: value.tolist())  # of NumPy or torch
+        write_tensors(locate(path), tensors, {"clip_tca": text, "checksum": checksum(text, tensors)})
+
+    def save_pretrained(
+        self: Any, folder: str | Path, *, model: str | None = None, data: str | None = None, results: str | None = None
+    ) -> None:
+        """Write a folder for the Hugging Face hub: the state, ``config.json`` and a model card (``README.md``).
+
+        Args:
+            folder: It is made if it does not exist.
+            model: The model that made the embeddings, for the card.
+            data: The data that the adapter was fitted to, for the card.
+            results: Figures for the card, in Markdown, such as ``clip_tca.render(record, "markdown")``.
+        """
+        folder = Path(folder)
+        _write_folder(self, folder, folder.resolve().name, model, data, results)
+
+    def push_to_hub(
+        self: Any,
+        hub_id: str,
+        *,
+        model: str | None = None,
+        data: str | None = None,
+        results: str | None = None,
+        private: bool = False,
+    ) -> str:
+        """Upload the files of :meth:`save_pretrained` to the hub as ``OWNER/NAME``, and return their address.
+
+        You have to be logged in (``hf auth login``). The state holds a sample of the embeddings; they become public
+        unless the model is ``private``.
+        """
+        from huggingface_hub import HfApi
+
+        self._fitted()
+        if not HUB_ID.fullmatch(hub_id):
+            raise ValueError(f"hub id: {hub_id!r}; write OWNER/NAME, such as me/pets-head")
+        if not hub_reachable():
+            raise OfflineError(f"{hub_address()} can't be reached; save_pretrained writes the same files to a folder")
+        with scratch() as folder:
+            _write_folder(self, folder, hub_id, model, data, results)
+            try:
+                api = HfApi()
+                api.create_repo(hub_id, private=private, exist_ok=True)
+                api.upload_folder(repo_id=hub_id, folder_path=folder, commit_message="An adapter of clip-tca")
+            except OSError as error:
+                raise ConnectionError(
+                    f"{hub_id} could not be uploaded ({one_line(error)}); log in with a token that may write: "
+                    "hf auth login"
+                ) from None
+        return f"{hub_address()}/{hub_id}"
+
+    @classmethod
+    def from_pretrained(
+        cls: type[S], source: str | Location, device: str | torch.device | None = None, *, revision: str | None = None
+    ) -> S:
+        """Read a saved adapter of this class, as :func:`clip_tca.from_pretrained` reads one of any class."""
+        adapter: Any = load(state_file(source, revision), device, cls)
+        if not isinstance(adapter, cls):
+            kind = type(adapter).__name__
+            raise ValueError(f"{source}: holds a {kind}, not a {cls.__name__}; use clip_tca.from_pretrained")
+        return adapter
 
 
-def save_folder(
-    adapter: Adapter,
-    folder: str | Path,
-    *,
-    model: str | None = None,
-    data: str | None = None,
-    results: str | None = None,
-    title: str | None = None,
+def _write_folder(
+    adapter: Any, folder: Path, title: str, model: str | None, data: str | None, results: str | None
 ) -> None:
-    """Write a state, ``config.json`` and a model card into a folder; see :meth:`Adapter.save_pretrained`."""
-    folder, g = Path(folder), adapter.g
+    g, stream = adapter.g, adapter._fitted()
     folder.mkdir(parents=True, exist_ok=True)
     names = [visible(name) for name in g.class_names()]
     more = f" and {len(names) - MOST_CLASSES} more" if len(names) > MOST_CLASSES else ""
     options = {name: value for name, value in adapter.options().items() if isinstance(value, (str, int, float, bool))}
-    card = CARD.format(
-        title=title or folder.resolve().name,
-        kind=type(adapter).__name__,
-        labels=ORACLE if adapter.uses_labels else "No labels were used.",
-        names=g.classes is not None,
-        dim=adapter.n_features_in_,
-        logits="" if adapter._head is None else ", logits=scores",
-        version=__version__,
-        model=model or "not stated",
-        data=data or "not stated",
-        seen=counted(adapter.n_seen_, "embedding"),
-        count=len(names),
-        classes=", ".join(names[:MOST_CLASSES]) + more,
-        options=", ".join(f"`{name}={value!r}`" for name, value in options.items()),
-        results=results or "Its accuracy was not measured. This is what can be said without labels:",
-        explanation=adapter.explain(),
+    card = (
+        (Path(__file__).parent / "card.md")
+        .read_text(encoding="utf-8")
+        .format(
+            title=title,
+            kind=type(adapter).__name__,
+            labels=ORACLE if adapter.uses_labels else "No labels were used.",
+            names=g.classes is not None,
+            dim=adapter.n_features_in_,
+            logits="" if adapter._head is None else ", logits=scores",
+            version=__version__,
+            model=model or "not stated",
+            data=data or "not stated",
+            seen=counted(stream.seen, "embedding"),
+            count=len(names),
+            classes=", ".join(names[:MOST_CLASSES]) + more,
+            options=", ".join(f"`{name}={value!r}`" for name, value in options.items()),
+            results=results or "Its accuracy was not measured. This is what can be said without labels:",
+            explanation=adapter.explain(),
+        )
     )
     about: dict[str, Any] = {"library": "clip-tca", "version": __version__, "class": type(adapter).__name__}
     about |= {"model": model, "data": data, "dimensions": adapter.n_features_in_, "classes": names, "options": options}
     adapter.save(folder / STATE)
     write_text(folder / "config.json", json.dumps(about, indent=2) + "\n")
     write_text(folder / "README.md", card)
-
-
-def push(adapter: Adapter, hub_id: str, private: bool, **about: str | None) -> str:
-    """Upload what :func:`save_folder` writes to the hub; the address of the model."""
-    from huggingface_hub import HfApi
-
-    if not HUB_ID.fullmatch(hub_id):
-        raise ValueError(f"hub id: {hub_id!r}; write OWNER/NAME, such as me/pets-head")
-    if not hub_reachable():
-        raise OfflineError(f"{hub_address()} can't be reached; save_pretrained writes the same files to a folder")
-    with scratch() as folder:
-        save_folder(adapter, folder, title=hub_id, **about)
-        try:
-            api = HfApi()
-            api.create_repo(hub_id, private=private, exist_ok=True)
-            api.upload_folder(repo_id=hub_id, folder_path=folder, commit_message="An adapter of clip-tca")
-        except OSError as error:
-            raise ConnectionError(
-                f"{hub_id} could not be uploaded ({one_line(error)}); log in with a token that may write: hf auth login"
-            ) from None
-    return f"{hub_address()}/{hub_id}"
 
 
 def from_pretrained(
@@ -216,7 +215,7 @@ def state_file(source: str | Location, revision: str | None = None) -> Location:
         ) from None
 
 
-def load(path: str | Location, device: str | torch.device | None = None, kind: type[Adapter] | None = None) -> Adapter:
+def load(path: str | Location, device: str | torch.device | None = None, kind: Any = None) -> Adapter:
     """The adapter in a file, with its classifier, on ``device`` (default: the CPU).
 
     ``kind`` is a class that it may be besides those of this package.
@@ -245,17 +244,18 @@ def load(path: str | Location, device: str | torch.device | None = None, kind: t
             g = object.__new__(ZeroShotClassifier if "classifier.scale" in content else LinearClassifier)
             vars(g).update(_part(content, "classifier"))
             g.classes = None if g.classes is None else tuple(g.classes)
-        kinds: dict[str, type[Adapter]] = {known.__name__: known for known in (LinearTCA, MLPTCA, ConditionalTCA)}
-        kinds |= {} if kind is None else {kind.__name__: kind}
-        adapter = kinds[record["class"]](g, **record["options"])
+        name = record["class"]
+        known = kind is not None and kind.__name__ == name
+        saved = kind if known else getattr(import_module(f"clip_tca.adapters.{HOMES[name]}"), name)
+        adapter: Adapter = saved(g, **record["options"])
         if record["paired"]:
             dim, classes = record["paired"]
             adapter._head = reader(dim, classes, None if g is None else g.classes, device)
-        adapter._begin(adapter._start(), device, record["seen"])
+        stream = Stream(adapter._start(), adapter.g.n_classes, device)
+        stream.seen, stream.solved_at = record["seen"], record["solved_at"]
         for name, value in _part(content, "observed").items():
-            _restore(adapter._observed, name, value)
-        adapter._learn(_part(content, "learned"))
-        adapter._solved_at = record["solved_at"]
+            _restore(stream.observed, name, value)
+        vars(adapter).update(_part(content, "learned"), _stream=stream)
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptFileError(f"{path}: not a saved clip-tca state, or damaged ({error}); save it again") from None
     return adapter

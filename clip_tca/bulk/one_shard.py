@@ -96,15 +96,15 @@ def label_names(adapter: Adapter | Rival, kinds: Sequence[Kind]) -> tuple[str, .
     """The names to write in place of labels."""
     if "labels" not in kinds:
         raise ValueError("names: they stand for labels, which are not written; add --write labels")
-    if adapter.classifier.classes is None:
+    if adapter.g.classes is None:
         raise ValueError("names: the classes have none; give a file with one a line: --class-names FILE")
-    return tuple(adapter.classifier.classes)
+    return tuple(adapter.g.classes)
 
 
 def adapter_key(adapter: Adapter) -> str:
     """A hash of the options, the classifier and everything learned: which map an adapter applies."""
-    about = [type(adapter).__name__, adapter.options(), adapter.classifier.fingerprint()]
-    learned = {name: getattr(adapter, f"{name}_") for name in adapter._names}
+    about = [type(adapter).__name__, adapter.options(), adapter.g.fingerprint()]
+    learned = adapter.learned()
     return checksum(json.dumps(about, default=str), {k: v for k, v in learned.items() if isinstance(v, Tensor)})
 
 
@@ -263,11 +263,11 @@ class Output:
         self, block: Block, numbers: np.ndarray, adapter: Adapter | Rival, batch: int | None, counts: Counter[str]
     ) -> Arrays:
         """The output for finite rows of these ``numbers`` in the shard; adds to the ``counts``."""
-        z = to_tensor(block.z).to(adapter.classifier.weight.device)
+        z = to_tensor(block.z).to(adapter.g.weight.device)
         arrays = apply(adapter, z, self.kinds if self.labels is None else (*self.kinds, "labels"), batch)
         counts["rows"] += len(block)
         if self.labels is not None:
-            unadapted = adapter.classifier.predict(unit(z) if adapter.options()["normalize"] else z)
+            unadapted = adapter.g.predict(unit(z) if adapter.options()["normalize"] else z)
             counts["correct"] += int(np.sum(arrays["labels"] == self.labels[numbers]))
             counts["correct before"] += int(np.sum(unadapted.cpu().numpy() == self.labels[numbers]))
         if self.names is not None:

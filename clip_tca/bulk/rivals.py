@@ -24,7 +24,7 @@ class Rival:
     """A base method on embeddings, or zero-shot, with the methods of an adapter that ``adapt`` calls."""
 
     def __init__(self, name: str, classifier: LinearClassifier, batch: int, **options: Any) -> None:
-        self.classifier, self.batch, self._options = classifier, batch, options
+        self.g, self.batch, self._options = classifier, batch, options
         kind: Any = None if name == ZERO_SHOT else base_method(name)
         self.method: Method | None = None if kind is None else kind(Task(classifier), **options)
         self.n_seen_, self.changed_ = 0, 0  # rows it has predicted, and how many of them g predicts otherwise
@@ -32,7 +32,7 @@ class Rival:
         self._fitted: Tensor | None = None
 
     def options(self) -> dict[str, Any]:
-        return {**self._options, "batch": self.batch, "normalize": self.classifier.unit_rows}
+        return {**self._options, "batch": self.batch, "normalize": self.g.unit_rows}
 
     def fit(self, batches: Iterable[Tensor]) -> None:
         """Predict all rows; :meth:`logits` then hands them out in their order."""
@@ -59,8 +59,8 @@ class Rival:
             self._fitted = self._fitted[rows:]
 
     def _predicted(self, batch: Tensor) -> Tensor:
-        z = self.classifier.prepared(batch)
-        unadapted = self.classifier.logits(z)
+        z = self.g.prepared(batch)
+        unadapted = self.g.logits(z)
         logits = unadapted if self.method is None else self.method(z)[1]
         self.n_seen_ += len(z)
         self.changed_ += int((logits.argmax(dim=1) != unadapted.argmax(dim=1)).sum())

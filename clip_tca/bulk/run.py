@@ -138,7 +138,7 @@ class Run:
 
     def key(self) -> str:
         shards = [[shard.path.name, shard.rows, shard.stamp()] for shard in self.source.shards]
-        adapter, g = self.adapter, self.adapter.classifier
+        adapter, g = self.adapter, self.adapter.g
         how = [self.method, adapter.options(), self.fit_rows, self.batch, self.drop_bad_rows]
         content = [__version__, shards, how, g.fingerprint(), g.classes]
         return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
@@ -234,7 +234,7 @@ class Run:
                 "dtype": str(self.source.dtype),
             },
             self.given.kind: self.given.about,
-            "classes": adapter.classifier.classes,
+            "classes": adapter.g.classes,
             "method": {"name": self.method, "parameters": adapter.options()},
             "setting": "online" if self.batch else loaded,
             "batch_size": self.batch,

@@ -181,10 +181,10 @@ def read_adapter(options: argparse.Namespace, device: torch.device) -> tuple[Ada
         _leave_out(options, "--load-state has its own options", *METHOD)
         path = state_file(options.load_state)
         adapter = load(path, device)
-        about = {"file": path.name, "sha256": sha256(path), "classes": adapter.classifier.n_classes}
-        given = GivenClassifier(adapter.classifier, about, kind="state")
+        about = {"file": path.name, "sha256": sha256(path), "classes": adapter.g.n_classes}
+        given = GivenClassifier(adapter.g, about, kind="state")
         if names is not None:
-            adapter.classifier = adapter.classifier.named(names)
+            adapter.classifier = adapter.g.named(names)
     else:
         given = read_classifier(options, device)
         classifier = given.classifier if names is None else given.classifier.named(names)

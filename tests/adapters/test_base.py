@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, Normalizer
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
+import clip_tca
 from clip_tca import MLPTCA, ConditionalTCA, LinearClassifier, LinearTCA, ZeroShotClassifier, label_free_score
 from clip_tca.adapters.base import share_vector
 from clip_tca.methods.registry import ADAPTERS
@@ -166,10 +167,24 @@ def test_labels_are_checked_even_where_they_are_not_used(kind, shifted):
     ):
         with pytest.raises(ValueError, match=says):
             kind(shifted.g).fit(shifted.z, labels=labels)
-    with pytest.raises(TypeError, match=r"expected a LinearClassifier, got Tensor; use ZeroShotClassifier\(text\)"):
-        kind(shifted.g.text).fit(shifted.z)
     with pytest.raises(ValueError, match="labels and logits need one matrix, not an iterable of batches"):
         kind(shifted.g).fit(iter([shifted.z]), labels=shifted.y)
+
+
+@every
+def test_class_embeddings_stand_for_a_zero_shot_classifier_of_scale_100(kind, shifted, tmp_path):
+    text = shifted.g.text
+    adapter, expected = kind(text.numpy()).fit(shifted.z), kind(ZeroShotClassifier(text, 100)).fit(shifted.z)
+    assert torch.equal(adapter.logits(shifted.z), expected.logits(shifted.z))
+    adapter.save(tmp_path / "state.safetensors")
+    assert torch.equal(
+        clip_tca.from_pretrained(tmp_path / "state.safetensors").logits(shifted.z), expected.logits(shifted.z)
+    )
+    for wrong in ("ViT-B-16", torch.nn.Linear(3, 3)):
+        with pytest.raises(
+            TypeError, match=r"^classifier: \w+; use class embeddings \(classes, d\), ZeroShotClassifier"
+        ):
+            kind(wrong).fit(shifted.z)
 
 
 @every

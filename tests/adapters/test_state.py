@@ -162,7 +162,7 @@ def rewritten(path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda record: record.update(format=1), "format 1, this version of clip-tca reads 4"),
+        (lambda record: record.update(format=1), "format 1, this version of clip-tca reads 5"),
         (lambda record: record["options"].update(speed=11), "speed"),
         (lambda record: record.update({"class": "QuadraticTCA"}), "QuadraticTCA"),
         (lambda record: record.pop("values"), "values"),

@@ -25,8 +25,8 @@ every = pytest.mark.parametrize("make", ADAPTERS.values(), ids=ADAPTERS.keys())
 
 def learned(adapter) -> dict[str, torch.Tensor]:
     """Everything that is learned, by attribute."""
-    found = {name: value for name, value in vars(adapter).items() if name.endswith("_") and not name.startswith("_")}
-    assert {"W_", "offset_", "n_seen_"} <= set(found)
+    found = {**adapter.learned(), "n_seen_": adapter.n_seen_}
+    assert {"W_", "offset_"} <= set(found)
     return {name: torch.as_tensor(value).clone() for name, value in found.items()}
 
 
