@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -58,13 +57,12 @@ class Identity:
 
 
 class Encoder(ABC):
-    """f: from images, and from texts if there is a text tower, to embeddings.
+    """f: from images, and from texts if there is a text tower, to embeddings. Nothing is loaded before it is needed.
 
     ``fp16`` and ``bf16`` run by autocast; on a CPU ``bf16`` is for images, and texts are encoded in float32.
     """
 
     def __init__(self, device: str = "auto", precision: str = "auto") -> None:
-        """Choose ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``, and ``auto``, ``fp32``, ``fp16`` or ``bf16``."""
         self.device = choose_device(device)
         self.precision = choose_precision(precision, self.device)
 
@@ -84,7 +82,6 @@ class Encoder(ABC):
         """Preprocessing: RGB image → ``(3, height, width)``. Must be picklable, for worker processes."""
 
     def to(self, device: torch.device) -> Self:
-        """Move the model to another device."""
         self.device = device
         self.model.to(device)
         self.__dict__.pop("_image_model", None)
@@ -139,12 +136,10 @@ class Encoder(ABC):
 
     @property
     def scale(self) -> float:
-        """Logit scale."""
         return self.identity.scale
 
     @property
     def bias(self) -> float:
-        """Logit bias."""
         return self.identity.bias
 
     def _autocast(self) -> torch.autocast:
@@ -155,10 +150,10 @@ class Encoder(ABC):
 def make_encoder(
     model: str, pretrained: str | None = None, device: str = "auto", precision: str = "auto", store: Store | None = None
 ) -> Encoder:
-    """The encoder of a model: ``LIBRARY:NAME``, or a name of open_clip. Nothing is loaded yet.
+    """The encoder of a model: ``LIBRARY:NAME``, or a name of open_clip.
 
     ``pretrained`` None is the default of the library; weights in an object store are copied to this machine once. A
-    ``store`` keeps what is known of a model, so that it need not be loaded.
+    ``store`` keeps the identity of a model of open_clip, which then need not be loaded to know it.
     """
     from clip_tca.core.files import copied
     from clip_tca.core.folders import default_root
@@ -167,8 +162,8 @@ def make_encoder(
     from clip_tca.encoding.transformers import TransformersEncoder
 
     if pretrained is not None and is_url(pretrained):
-        place = locate(pretrained)
-        pretrained = str(place if isinstance(place, Path) else copied(place, default_root() / "weights"))
+        path = locate(pretrained)
+        pretrained = str(path if isinstance(path, Path) else copied(path, default_root() / "weights"))
     library, colon, name = model.partition(":")
     if not colon or library in ("hf-hub", "local-dir"):
         return OpenClipEncoder(model, pretrained or PRETRAINED, device, precision, store)
@@ -182,15 +177,3 @@ def make_encoder(
         f"model: {model!r}: unknown prefix {library!r}; allowed are torchvision:, timm:, transformers:, hf-hub:, "
         "local-dir: and names of open_clip"
     )
-
-
-def unknown_model(model: str, library: str, models: Sequence[str]) -> ValueError:
-    """The error for a name that the library does not have."""
-    near = ", ".join(difflib.get_close_matches(model.rpartition(":")[2], models, 3, 0.3)) or "none"
-    return ValueError(f"model: {model!r} is not one of {library}'s {len(models)}; near are {near}")
-
-
-def unknown_tag(model: str, tag: str | None, tags: Sequence[str]) -> ValueError:
-    """The error for weights that the library does not have."""
-    known = ", ".join(tags) or "none"
-    return ValueError(f"pretrained: {tag!r} is neither a file nor a tag of {model}; tags are {known}")

@@ -88,7 +88,7 @@ def test_timm_s_tag_is_in_the_name_or_beside_it(monkeypatch):
         asked.append(name)
         return networks.pop()
 
-    monkeypatch.setattr("clip_tca.encoding.backbone.hub_reachable", lambda: True)
+    monkeypatch.setattr("clip_tca.core.hub_access.hub_reachable", lambda: True)
     monkeypatch.setattr(timm, "create_model", create)
     for encoder in (TimmEncoder("test_resnet.r160_in1k"), TimmEncoder("test_resnet", "r160_in1k")):
         assert encoder.head.classes[0] == "tench"
@@ -107,7 +107,7 @@ def test_weights_that_can_t_be_downloaded_are_one_line(kind, model, place, title
         raise OSError("no route\nto host")
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr("clip_tca.encoding.backbone.hub_reachable", lambda: True)
+    monkeypatch.setattr("clip_tca.core.hub_access.hub_reachable", lambda: True)
     monkeypatch.setattr(place, refused)
     message = f"the weights of {title} could not be downloaded (no route to host); give a local file"
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -245,22 +245,6 @@ def test_embeddings_cut_short_during_the_run(name, inputs, tmp_path, monkeypatch
     assert listing(tmp_path) == ["text.npy", name]
 
 
-def test_a_picture_changed_during_the_run_is_not_stored(tmp_path, monkeypatch):
-    pictures = make_pictures(tmp_path / "pictures")
-    batches = embedder.encode_batches
-
-    def change(*arguments):
-        Image.new("RGB", (32, 32)).save(pictures / "dog" / "3.png")
-        yield from batches(*arguments)
-
-    monkeypatch.setattr(embedder, "encode_batches", change)
-    monkeypatch.setenv("CLIP_TCA_CACHE", str(tmp_path / "store"))
-    run(encode(pictures, tmp_path / "a.safetensors")).failed("dog/3.png changed during the run")
-    monkeypatch.undo()
-    monkeypatch.setenv("CLIP_TCA_CACHE", str(tmp_path / "store"))
-    assert f"{len(list(pictures.rglob('*.png')))} encoded" in run(encode(pictures, tmp_path / "a.safetensors")).out
-
-
 # -- signals, pipes, several runs --------------------------------------------------------------------------------------
 
 
@@ -366,7 +350,7 @@ def test_many_writers_of_one_file_do_not_take_it_from_each_other(tmp_path):
 
 
 def test_decoding_workers_end_with_their_run(tmp_path):
-    """They hold its lock on the store: the next run would wait for it."""
+    """They hold its lock on the store: the next run would wait for it. Torch's workers look for it every 5 s."""
     domain = next(iter(load_folder(make_pictures(tmp_path / "pictures")).domains.values()))
     reader, writer = os.pipe()
     if not (pid := os.fork()):
@@ -377,7 +361,7 @@ def test_decoding_workers_end_with_their_run(tmp_path):
     worker = int(os.read(reader, 20))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while Path(f"/proc/{worker}").exists() and "zombie" not in Path(f"/proc/{worker}/status").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -13,14 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from clip_tca import LinearTCA
 from clip_tca.cli import main
 from clip_tca.datasets.embedding_set import load_embeddings
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.encoding.checkpoint import is_torchscript, read_torchscript
 from clip_tca.results.record import read
 from tests.tiny_clip import MODEL
 
@@ -188,29 +186,6 @@ def test_a_record_of_another_schema_is_refused_in_a_short_line(version, tmp_path
 def test_an_error_is_one_line_whatever_stands_in_it(tmp_path, capsys):
     assert main(["compare", str(tmp_path / "a\nb.json")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_a_torchscript_archive_is_read_like_torch_reads_it_and_nothing_in_it_is_run(tmp_path):
-    layer = torch.nn.Sequential(torch.nn.Linear(6, 4).half(), torch.nn.BatchNorm1d(4)).eval()
-    torch.jit.script(layer).save(str(path := tmp_path / "a.pt"))
-    expected, tensors = torch.jit.load(str(path)).state_dict(), read_torchscript(path)
-    assert is_torchscript(path)
-    assert tensors.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert torch.equal(tensors[name], tensor)
-        assert tensors[name].dtype == tensor.dtype
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    evil = f"cbuiltins\nopen\n(V{tmp_path / 'evil'}\nVw\ntR.".encode()
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, evil if name.endswith("/data.pkl") else data)
-    with pytest.raises(ValueError, match=r"a\.pt: .*it asks for builtins\.open"):
-        read_torchscript(path)
-    assert not (tmp_path / "evil").exists()
-    path.write_bytes(path.read_bytes()[:-30])
-    assert not is_torchscript(path)
 
 
 # -- names that try to be something else -------------------------------------------------------------------------------

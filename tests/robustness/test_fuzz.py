@@ -47,8 +47,6 @@ from clip_tca.datasets.image_source import ImageSource
 from clip_tca.datasets.pictures import MAX_PIXELS, decode, fault, mark
 from clip_tca.datasets.prompts import class_names, load_prompts, read_classes
 from clip_tca.datasets.synthetic import synthetic
-from clip_tca.encoding.checkpoint import is_torchscript, read_torchscript
-from clip_tca.encoding.store import Store
 from tests.datasets.test_webdataset import npy as npy_bytes
 from tests.datasets.test_webdataset import tar
 from tests.robustness import answers
@@ -189,38 +187,6 @@ def test_the_files_of_cifar_10_c(data: DataObject):
             (folder / each).write_bytes(bytes_)
         for domain in ImageSource("cifar10-c", data_dir=folder, corruptions=["fog"]).load().domains.values():
             domain.image(0)
-
-
-@cache
-def torchscript() -> list[bytes]:
-    """An archive as OpenAI published its models."""
-    import warnings
-
-    with warnings.catch_warnings(action="ignore"):
-        layer = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4)).eval()
-        return [content(lambda path: torch.jit.trace(layer, torch.zeros(2, 6)).save(str(path)), ".pt")]
-
-
-@fuzz()
-def test_weights_are_read_without_running_what_is_in_them(data: DataObject):
-    case = data.draw(damaged(torchscript()))
-    with answered("case") as folder:
-        (folder / "case.pt").write_bytes(case)
-        if is_torchscript(folder / "case.pt"):
-            read_torchscript(folder / "case.pt")
-
-
-@fuzz()
-def test_what_is_damaged_in_the_store_counts_as_missing(data: DataObject):
-    with answered() as folder:
-        store = Store(folder / "store")
-        entries = {str(i): row.tobytes() for i, row in enumerate(Z)}
-        store.put(entries)
-        (path,) = store.root.iterdir()
-        path.write_bytes(data.draw(damaged([path.read_bytes()])))
-        assert store.get(entries).items() <= entries.items()
-        store.put(entries)
-        command(["cache", "path"], codes=(0,))
 
 
 # -- embeddings, class texts, labels -----------------------------------------------------------------------------------
