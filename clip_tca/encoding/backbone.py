@@ -29,10 +29,9 @@ from clip_tca.encoding.store import digest
 
 log = logging.getLogger("clip_tca")
 
-Transform = Callable[[Image.Image], Tensor]
+Transform = Callable[[Image.Image], Tensor]  # RGB image → (3, height, width)
 
-SYNSET = re.compile(r"n\d{8}")
-"""A class of ImageNet, by its number in WordNet; the folders of ImageNet are named so."""
+SYNSET = re.compile(r"n\d{8}")  # a class of ImageNet, by its number in WordNet; its folders are named so
 
 
 class Backbone(nn.Module):
@@ -56,8 +55,7 @@ class BackboneEncoder(Encoder):
     tensors alone), which brings its own number of classes.
     """
 
-    library: ClassVar[str]
-    """Prefix of the model's name, and the library's distribution."""
+    library: ClassVar[str]  # prefix of the model's name, and the library's distribution
 
     def __init__(
         self, model: str, pretrained: str | None = None, device: str = "auto", precision: str = "auto"
@@ -78,7 +76,7 @@ class BackboneEncoder(Encoder):
     @cached_property
     @torch.inference_mode(False)  # base methods need weights that can take gradients, whoever asks for them first
     def _parts(self) -> tuple[Backbone, LinearClassifier, str, Transform]:
-        """f, g, the fingerprint of both, and the preprocessing."""
+        # f, g, the fingerprint of both, and the preprocessing
         log.info("loading %s with %s", self._title, self.pretrained or "its default weights")
         network, layer, classes, preprocessing, transform = self._from_library()
         if not isinstance(layer, nn.Linear):

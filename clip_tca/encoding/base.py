@@ -33,27 +33,16 @@ _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Identity:
-    """What decides the embeddings of an image, apart from the image.
-
-    Attributes:
-        model: Name of the architecture.
-        pretrained: Tag or file name of the weights.
-        weights: SHA-256 of the weights file, or of the loaded weights where there is no single file.
-        configuration: Hash of the architecture's configuration.
-        preprocessing: Size, crop, interpolation, mean and standard deviation.
-        precision: ``fp32``, ``fp16`` or ``bf16``.
-        scale: exp of the model's logit scale; 1 for a model with its own head.
-        bias: The model's logit bias (SigLIP); 0 for others.
-    """
+    """What decides the embeddings of an image, apart from the image."""
 
     model: str
-    pretrained: str
-    weights: str
-    configuration: str
-    preprocessing: dict[str, Any]
+    pretrained: str  # tag or file name of the weights
+    weights: str  # SHA-256 of the weights file, or of the loaded weights where there is no single file
+    configuration: str  # hash of the architecture's
+    preprocessing: dict[str, Any]  # size, crop, interpolation, mean and standard deviation
     precision: str
-    scale: float
-    bias: float = 0.0
+    scale: float  # exp of the model's logit scale; 1 for a model with its own head
+    bias: float = 0.0  # the model's logit bias (SigLIP)
 
 
 class Encoder(ABC):
@@ -89,13 +78,10 @@ class Encoder(ABC):
 
     @cached_property
     def _image_model(self) -> Any:
-        """What encodes images: the model, or on a CPU a copy that is about twice as fast (benchmarks/README.md).
-
-        For bf16 its weights are bfloat16: autocast is slower than float32 there, as it converts them for every batch.
-        """
+        # the model, or on a CPU a copy that is about twice as fast (benchmarks/README.md)
         if self._half_on_cpu:
             check_bf16()
-            return copy.deepcopy(self.model).bfloat16()
+            return copy.deepcopy(self.model).bfloat16()  # autocast would convert the weights for every batch
         if self.precision == "fp32" and onednn.gains(self.device):
             return onednn.with_onednn(self.model)
         return self.model
@@ -120,7 +106,7 @@ class Encoder(ABC):
 
     @property
     def _text_tower(self) -> tuple[Any, Any]:
-        """The module and the tokenizer that encode texts; only for a model with a text tower."""
+        # the module and the tokenizer that encode texts
         raise ValueError(f"model: {self.identity.model} has no text tower; give a classifier instead of prompts")
 
     def encode_texts(self, texts: list[str]) -> Tensor:
@@ -167,13 +153,14 @@ def make_encoder(
     library, colon, name = model.partition(":")
     if not colon or library in ("hf-hub", "local-dir"):
         return OpenClipEncoder(model, pretrained or PRETRAINED, device, precision, store)
-    if library == "torchvision":
-        return TorchvisionEncoder(name, pretrained, device, precision)
-    if library == "timm":
-        return TimmEncoder(name, pretrained, device, precision)
-    if library == "transformers":
-        return TransformersEncoder(name, pretrained, device, precision)
-    raise ValueError(
-        f"model: {model!r}: unknown prefix {library!r}; allowed are torchvision:, timm:, transformers:, hf-hub:, "
-        "local-dir: and names of open_clip"
-    )
+    kinds: dict[str, Callable[..., Encoder]] = {
+        "torchvision": TorchvisionEncoder,
+        "timm": TimmEncoder,
+        "transformers": TransformersEncoder,
+    }
+    if library not in kinds:
+        raise ValueError(
+            f"model: {model!r}: unknown prefix {library!r}; allowed are torchvision:, timm:, transformers:, hf-hub:, "
+            "local-dir: and names of open_clip"
+        )
+    return kinds[library](name, pretrained, device, precision)

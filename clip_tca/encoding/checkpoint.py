@@ -27,11 +27,7 @@ LEGACY = (
     "the state_dict alone"
 )
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
-"""Where training scripts put the weights beside their own state."""
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")  # where training scripts put the weights
 
 
 def local_file(pretrained: str) -> Path | None:
@@ -89,9 +85,6 @@ def fingerprint(network: nn.Module) -> str:
         content.update(name.encode())
         content.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return content.hexdigest()
-
-
-# -- names and downloads ----------------------------------------------------------------------------------------------
 
 
 def unknown_model(model: str, library: str, models: Sequence[str]) -> ValueError:

@@ -29,20 +29,12 @@ from clip_tca.encoding.store import Store, digest, encoder_key, image_key, text_
 
 log = logging.getLogger("clip_tca")
 
-BATCH, ON_CPU = 64, 8
-"""Images encoded together; fewer on a CPU, where larger activations are allocated anew for every layer."""
-
-STREAMS = 8
-"""The most batches that are encoded at once on a CPU: each needs memory for its activations."""
-
-PART = 256
-"""Images that a pool encodes at a time."""
-
-TEXT_BATCH = 256
-"""Texts encoded together."""
-
-LISTED = 20
-"""Bad images that an error names."""
+BATCH = 64  # images encoded together
+ON_CPU = 8  # the same on a CPU, where larger activations are allocated anew for every layer
+STREAMS = 8  # most batches that are encoded at once on a CPU: each needs memory for its activations
+PART = 256  # images that a pool encodes at a time
+TEXT_BATCH = 256  # texts encoded together
+LISTED = 20  # bad images that an error names
 
 Item = TypeVar("Item")
 
@@ -63,10 +55,8 @@ def encode_batches(encoder: Encoder, domain: Domain, wanted: Sequence[int], work
 
 
 def _on_cpu(encoder: Encoder, reader: Reader, batches: list[list[int]], threads: int | None) -> Iterator[Encoded]:
-    """Threads that each decode and encode whole batches, with their share of torch's threads.
-
-    Faster than one batch at a time on all of them, which wait for each other in every layer (benchmarks/README.md).
-    """
+    # Threads that each decode and encode whole batches, with their share of torch's threads: faster than one batch at a
+    # time on all of them, which wait for each other in every layer (benchmarks/README.md).
     cores = torch.get_num_threads()
     streams = min(max(1, min(STREAMS, cores) if threads is None else threads), len(batches))
     _ = encoder._image_model  # once, and not by every thread at once
@@ -85,12 +75,12 @@ def _on_cpu(encoder: Encoder, reader: Reader, batches: list[list[int]], threads:
 
 
 def batched(items: Sequence[Item], size: int) -> list[list[Item]]:
-    """The items in lists of so many; fewer in the last."""
+    """The items in lists of ``size``; fewer in the last."""
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
 
 
 def _rows(encoder: Encoder, images: Tensor, size: int) -> tuple[Tensor, int]:
-    """Encode ``size`` images at a time; half as many from then on, if the device runs out of memory."""
+    # size images at a time; half as many from then on, if the device runs out of memory
     parts: list[Tensor] = []
     start = 0
     while start < len(images):
@@ -204,10 +194,10 @@ class Embedder:
                 bar.update(len(others))
             missing = [same[0] for key, same in copies.items() if key not in rows]
             for indices, z, reasons in self._batches(domain, missing):
-                bad = [(i, reason) for first, reason in reasons.items() for i in copies[keys[first]]]
-                self._leave_out([f"{title}/{domain.names[i]}: {reason}" for i, reason in bad])
                 good = [row for row, i in enumerate(indices) if i not in reasons]
                 self._keep(rows, [keys[indices[row]] for row in good], z[good])
+                bad = [(i, reason) for first, reason in reasons.items() for i in copies[keys[first]]]
+                self._leave_out([f"{title}/{domain.names[i]}: {reason}" for i, reason in bad])
                 self.encoded += len(indices)
                 bar.update(len(indices))
 

@@ -24,24 +24,15 @@ from clip_tca.core.files import sha256
 from clip_tca.core.folders import resource
 from clip_tca.core.hub_access import hub_or_cache
 from clip_tca.core.text_towers import scale_of
+from clip_tca.encoding import checkpoint
 from clip_tca.encoding.base import Encoder, Identity
-from clip_tca.encoding.checkpoint import (
-    LEGACY,
-    SUFFIXES,
-    downloads,
-    local_file,
-    refuse_torchscript,
-    unknown_model,
-    unknown_tag,
-)
 from clip_tca.encoding.store import Store, digest, stamp
 
 log = logging.getLogger("clip_tca")
 
 MODEL, PRETRAINED = "ViT-B-16-quickgelu", "openai"
 
-CONFIGURATION = "open_clip_config.json"
-"""The configuration beside the weights, in a folder."""
+CONFIGURATION = "open_clip_config.json"  # beside the weights, in a folder
 
 
 class OpenClipEncoder(Encoder):
@@ -64,7 +55,7 @@ class OpenClipEncoder(Encoder):
         kind, _, location = self._address.partition(":")
         self._folder = Path(location).absolute() if kind == "local-dir" else None
         self._hub_id = location if kind == "hf-hub" else None
-        self._file = local_file(pretrained) if self._folder is None and self._hub_id is None else None
+        self._file = checkpoint.local_file(pretrained) if self._folder is None and self._hub_id is None else None
         self._pretrained = "" if self._folder or self._hub_id else str(self._file or pretrained)
 
     @cached_property
@@ -111,10 +102,10 @@ class OpenClipEncoder(Encoder):
         if self._folder is not None:
             return self._in_folder(self._folder)
         if self._hub_id is not None:
-            with downloads(self.name):
+            with checkpoint.downloads(self.name):
                 return Path(download_pretrained_from_hf(self._hub_id))
         if self.name not in (models := open_clip.list_models()):
-            raise unknown_model(self.name, "open_clip", models)
+            raise checkpoint.unknown_model(self.name, "open_clip", models)
         if self._file is not None:
             # the hub's copies of OpenAI's weights, in folders named *.openai, were trained with QuickGELU
             if any(part.endswith(".openai") for part in self._file.parts):
@@ -122,9 +113,10 @@ class OpenClipEncoder(Encoder):
             return self._file
         source = open_clip.get_pretrained_cfg(self.name, self._pretrained)
         if not source:
-            raise unknown_tag(self.name, self._pretrained, open_clip.list_pretrained_tags_by_model(self.name))
+            tags = open_clip.list_pretrained_tags_by_model(self.name)
+            raise checkpoint.unknown_tag(self.name, self._pretrained, tags)
         check_gelu(self.name, self._pretrained, bool(source.get("quick_gelu", False)))
-        with downloads(f"{self.name} / {self._pretrained}"):
+        with checkpoint.downloads(f"{self.name} / {self._pretrained}"):
             return Path(open_clip.download_pretrained(source))
 
     def _hub(self) -> AbstractContextManager[None]:
@@ -133,7 +125,7 @@ class OpenClipEncoder(Encoder):
     def _in_folder(self, folder: Path) -> Path:
         if not (folder / CONFIGURATION).is_file():
             raise ValueError(f"model: {self.name}: {folder} holds no {CONFIGURATION}")
-        files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
+        files = sorted(path for path in folder.iterdir() if path.suffix in checkpoint.SUFFIXES)
         if len(files) != 1:
             raise ValueError(f"model: {self.name}: {len(files)} weights files in {folder}; exactly one is needed")
         return files[0]
@@ -144,7 +136,7 @@ class OpenClipEncoder(Encoder):
         import open_clip
 
         file = self.weights_file
-        refuse_torchscript(file)
+        checkpoint.refuse_torchscript(file)
         log.info("loading %s from %s", self.name, file)
         options: dict[str, Any] = {"require_pretrained": True}  # and weights_only, by default
         if self._pretrained:  # the file that is there, with the preprocessing of its tag
@@ -153,7 +145,8 @@ class OpenClipEncoder(Encoder):
             with self._hub():
                 model = open_clip.create_model(self._address, self._pretrained and str(file), **options)
         except Exception as error:
-            raise ValueError(f"{file}: not weights of {self.name}, or damaged ({one_line(error)}); {LEGACY}") from error
+            reason = f"not weights of {self.name}, or damaged ({one_line(error)})"
+            raise ValueError(f"{file}: {reason}; {checkpoint.LEGACY}") from error
         return model.to(self.device).eval().requires_grad_(False)
 
     @cached_property

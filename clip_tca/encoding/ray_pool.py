@@ -20,8 +20,7 @@ from clip_tca.datasets.image_set import Domain
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.embedder import Encoded, encode_batches
 
-CPUS = 4
-"""Cores of a task without a GPU: a model for every core would fill the memory."""
+CPUS = 4  # cores of a task without a GPU: a model for every core would fill the memory
 
 
 class RayPool:

@@ -34,9 +34,7 @@ from clip_tca.encoding.base import Identity
 log = logging.getLogger("clip_tca")
 
 NAME = "store.sqlite"
-
-KEYS = 500
-"""Keys of one query; SQLite limits the variables of a statement."""
+KEYS = 500  # of one query: SQLite limits the variables of a statement
 
 
 def encoder_key(encoder: Identity) -> str:

@@ -26,8 +26,7 @@ from clip_tca.encoding.store import digest
 
 log = logging.getLogger("clip_tca")
 
-NEEDED = ("get_image_features", "get_text_features", "vision_model", "logit_scale")
-"""What makes an image-text model."""
+NEEDED = ("get_image_features", "get_text_features", "vision_model", "logit_scale")  # of an image-text model
 
 
 class ImageTextModel(nn.Module):
