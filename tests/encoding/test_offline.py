@@ -24,6 +24,8 @@ for name in ("hf-hub:me/clip", "timm:test_resnet.r160_in1k", "transformers:me/si
     rows[name] = [encoder.identity.weights, encoder.identity.configuration]
     if not name.startswith("timm"):
         rows[name].append(encoder.encode_texts(["a dog"]).sum().item())
+tagged = make_encoder("timm:test_resnet", "r160_in1k", "cpu")
+assert [tagged.identity.weights, tagged.head.classes[0]] == [rows["timm:test_resnet.r160_in1k"][0], "tench"]
 print(json.dumps(rows))
 """
 
