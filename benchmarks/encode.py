@@ -55,7 +55,7 @@ def measure(model: str, images: int, turns: int) -> list[Row]:
         save_file(open_clip.create_model(model).state_dict(), root / "weights.safetensors")
         exact, half = (OpenClipEncoder(model, str(root / "weights.safetensors"), "cpu", p) for p in ("fp32", "bf16"))
         data = pictures(root / "own", images)
-        ready, _ = Reader(data.domains["own"], exact.transform).batch(list(range(images)))
+        ready, _ = Reader(data.domains["own"], exact.transform)[list(range(images))]
         tower, large = exact.model.visual, torch.ones(2048, 2048)
         torch.backends.mha.set_fastpath_enabled(False)  # attention as one operation would count as nothing
         with FlopCounterMode(display=False) as counter, torch.inference_mode():
@@ -69,7 +69,7 @@ def measure(model: str, images: int, turns: int) -> list[Row]:
             **{f"bare {n}": lambda n=n: [tower(part) for part in ready.split(n)] for n in BATCHES},
             "ours": lambda: Embedder(exact, next(stores)).pictures(data),
             "bf16": lambda: Embedder(half, next(stores)).pictures(data),
-            "decoding": lambda: Reader(data.domains["own"], exact.transform).batch(list(range(images))),
+            "decoding": lambda: Reader(data.domains["own"], exact.transform)[list(range(images))],
             "stored": lambda: Embedder(exact, full).pictures(data),
             "loop": lambda: usual_loop(data, exact),
             "product": lambda: large @ large,

@@ -37,9 +37,8 @@ from clip_tca.bulk.one_shard import (
     usable,
 )
 from clip_tca.bulk.rivals import Rival
-from clip_tca.core.checks import one_line
 from clip_tca.core.files import scratch, write_text
-from clip_tca.core.machine import commit, connect, peak_memory, versions
+from clip_tca.core.machine import commit, connect, peak_memory, ray_map, versions
 from clip_tca.core.progress import Progress
 from clip_tca.core.remote import Location, RemotePath
 from clip_tca.core.tensors import to_tensor
@@ -199,22 +198,11 @@ class Run:
             content = (folder / "state.safetensors").read_bytes()
         results: list[ShardResult] = []
         with connect(self.ray or None) as ray, Progress(len(self.outputs), "adapting", "shard", self.shown) as bar:
-            gpus = int(self.gpus and ray.cluster_resources().get("GPU", 0) > 0)
-            task = ray.remote(num_gpus=gpus, max_retries=3, retry_exceptions=[OSError])(adapt_in_task)
+            gpus = self.gpus and ray.cluster_resources().get("GPU", 0) > 0
             how = (ray.put(content), "cuda" if gpus else "cpu", self.overwrite)
-            tasks = [task.remote(output, *how) for output in self.outputs]
-            try:
-                for each in tasks:
-                    results.append(ray.get(each))
-                    bar.update()
-            except ray.exceptions.RayError as error:
-                cause = getattr(error, "cause", error)  # what a task has raised
-                if isinstance(cause, ray.exceptions.RayError):
-                    raise OSError(f"ray: a worker failed ({one_line(cause)}); the same command goes on") from None
-                raise cause from None
-            finally:
-                for each in tasks[len(results) :]:
-                    ray.cancel(each)
+            for result in ray_map(adapt_in_task, self.outputs, *how, gpu=gpus):
+                results.append(result)
+                bar.update()
         return results
 
     def describe(self, results: list[ShardResult]) -> dict[str, Any]:

@@ -9,16 +9,19 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from clip_tca.core.checks import install, one_line
 from clip_tca.core.version import __version__
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 PRECISIONS = ("auto", "fp32", "fp16", "bf16")
 
@@ -105,3 +108,30 @@ def connect(address: str | None = None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def ray_map(
+    function: Callable[..., Result], items: Sequence[Item], *arguments: Any, gpu: bool = False, cores: int = 1
+) -> Iterator[Result]:
+    """``function(item, *arguments)`` for every item, each as a task of Ray on so many cores, in order.
+
+    What a task raises is raised here, without Ray's trace.
+    """
+    import ray
+
+    options: dict[str, Any] = {"num_cpus": cores, "num_gpus": int(gpu)}
+    # without max_calls a worker that has used a GPU would end, and the next task load everything anew
+    options |= {"max_retries": 3, "retry_exceptions": [OSError], "max_calls": 0}
+    task = ray.remote(**options)(function)
+    tasks = [task.remote(item, *arguments) for item in items]
+    try:
+        for each in tasks:
+            yield ray.get(each)
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", error)
+        if isinstance(cause, ray.exceptions.RayError):
+            raise OSError(f"ray: a worker failed ({one_line(cause)}); the same command goes on") from None
+        raise cause from None
+    finally:
+        for each in tasks:
+            ray.cancel(each)

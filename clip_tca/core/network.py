@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
@@ -48,6 +50,19 @@ def hub_reachable() -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+@contextmanager
+def hub_or_cache() -> Iterator[None]:
+    """Let the hub's client use its cache alone, as in offline mode, while the hub does not answer."""
+    from huggingface_hub import constants
+
+    told = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = told or not hub_reachable()
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = told
 
 
 def cached_file(hub_id: str, *names: str, revision: str | None = None) -> Path:

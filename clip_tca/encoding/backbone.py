@@ -11,6 +11,7 @@ import logging
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any, ClassVar
@@ -21,50 +22,44 @@ from torch import Tensor, nn
 
 from clip_tca.classifier import LinearClassifier, told_apart
 from clip_tca.core.checks import one_line
-from clip_tca.core.network import cached_file, hub_reachable
 from clip_tca.data.prompts import clean
-from clip_tca.encoding.base import Encoder, Identity, unknown_model, unknown_tag
-from clip_tca.encoding.checkpoint import fingerprint, local_file, offline, read_checkpoint
+from clip_tca.encoding.base import Encoder, Identity
+from clip_tca.encoding.checkpoint import downloads, fingerprint, local_file, read_checkpoint, unknown_model, unknown_tag
 from clip_tca.encoding.store import digest
 
 log = logging.getLogger("clip_tca")
 
-Transform = Callable[[Image.Image], Tensor]
+Transform = Callable[[Image.Image], Tensor]  # RGB image → (3, height, width)
 
-SYNSET = re.compile(r"n\d{8}")
-"""A class of ImageNet, by its number in WordNet; the folders of ImageNet are named so."""
+SYNSET = re.compile(r"n\d{8}")  # a class of ImageNet, by its number in WordNet; its folders are named so
 
 
 class Backbone(nn.Module):
     """A network without its last layer, with the names that methods on the image tower use."""
 
     def __init__(self, network: nn.Module, preprocessing: dict[str, Any]) -> None:
-        """Take a network that ends in features."""
         super().__init__()
         tower: Any = network
         tower.preprocess_cfg = preprocessing  # with mean and standard deviation of pixels, as open_clip's towers say
         self.visual = tower
 
     def encode_image(self, batch: Tensor) -> Tensor:
-        """Features ``(n, d)`` of preprocessed images."""
         features: Tensor = self.visual(batch)
         return features
 
 
 class BackboneEncoder(Encoder):
-    """A classification network of a library, with pretrained weights or a local checkpoint."""
+    """A classification network by the library's name of it.
 
-    library: ClassVar[str]
-    """Prefix of the model's name, and the library's distribution."""
+    ``pretrained`` is a tag of the library's weights, None its default, or a checkpoint (.safetensors, or .pth of
+    tensors alone), which brings its own number of classes.
+    """
+
+    library: ClassVar[str]  # prefix of the model's name, and the library's distribution
 
     def __init__(
         self, model: str, pretrained: str | None = None, device: str = "auto", precision: str = "auto"
     ) -> None:
-        """Choose a network by the library's name of it; nothing is loaded yet.
-
-        ``pretrained`` is a tag of the library's weights, None its default, or a checkpoint (.safetensors, or .pth of
-        tensors alone), which brings its own number of classes.
-        """
         super().__init__(device, precision)
         self.name, self.pretrained = model, pretrained
         self._title = f"{self.library}:{model}"
@@ -81,7 +76,7 @@ class BackboneEncoder(Encoder):
     @cached_property
     @torch.inference_mode(False)  # base methods need weights that can take gradients, whoever asks for them first
     def _parts(self) -> tuple[Backbone, LinearClassifier, str, Transform]:
-        """f, g, the fingerprint of both, and the preprocessing."""
+        # f, g, the fingerprint of both, and the preprocessing
         log.info("loading %s with %s", self._title, self.pretrained or "its default weights")
         network, layer, classes, preprocessing, transform = self._from_library()
         if not isinstance(layer, nn.Linear):
@@ -89,27 +84,27 @@ class BackboneEncoder(Encoder):
                 f"model: {self._title} has no linear head (its last layer is {type(layer).__name__}), so there is no "
                 "g; use a model that ends in a linear layer, such as torchvision:resnet18"
             )
-        place = next(name for name, module in network.named_modules() if module is layer)
+        path = next(name for name, module in network.named_modules() if module is layer)
         if self._file is not None:
             weights, classes = read_checkpoint(self._file)
-            self._fill(network, layer, place, weights)
+            self._fill(network, layer, path, weights)
         known = fingerprint(network)
         try:
             head = LinearClassifier(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
             head.classes = None if classes is None else tuple(classes)  # two outputs may have one name, as ImageNet's
         except ValueError as error:
             raise ValueError(f"pretrained: {self._file or self.pretrained}: its head is unfit ({error})") from None
-        parent, _, last = place.rpartition(".")
+        parent, _, last = path.rpartition(".")
         setattr(network.get_submodule(parent), last, nn.Identity())
         backbone = Backbone(network.float(), preprocessing)
         return backbone.to(self.device).eval().requires_grad_(False), head, known, transform
 
-    def _fill(self, network: Any, layer: nn.Linear, place: str, weights: dict[str, Tensor]) -> None:
-        """Put the weights of a checkpoint into the network; its last layer gets as many outputs as they have."""
+    def _fill(self, network: Any, layer: nn.Linear, path: str, weights: dict[str, Tensor]) -> None:
+        # the last layer gets as many outputs as the checkpoint has
         for name, own in list(layer.named_parameters()):
-            given = weights.get(f"{place}.{name}")
-            if given is not None and given.ndim == own.ndim:
-                setattr(layer, name, nn.Parameter(own.new_empty(len(given), *own.shape[1:])))
+            values = weights.get(f"{path}.{name}")
+            if values is not None and values.ndim == own.ndim:
+                setattr(layer, name, nn.Parameter(own.new_empty(len(values), *own.shape[1:])))
         try:
             network.load_state_dict(weights)
         except RuntimeError as error:
@@ -120,22 +115,18 @@ class BackboneEncoder(Encoder):
 
     @property
     def model(self) -> Backbone:
-        """f, in evaluation mode on its device."""
         return self._parts[0]
 
     @property
     def head(self) -> LinearClassifier:
-        """g, the network's last layer, on the CPU."""
         return self._parts[1]
 
     @property
     def transform(self) -> Transform:
-        """The preprocessing of the weights; RGB image → ``(3, height, width)``."""
         return self._parts[3]
 
     @cached_property
     def identity(self) -> Identity:
-        """What the features depend on; the network is loaded for it."""
         return Identity(
             model=self._title,
             pretrained=f"file {self._file.name}" if self._file else self.pretrained or "default",
@@ -166,14 +157,12 @@ class TorchvisionEncoder(BackboneEncoder):
         if tag not in tags.__members__:
             raise unknown_tag(self._title, tag, list(tags.__members__))
         weights = tags[tag]
-        try:
+        with downloads(f"{self._title} / {weights.name}", "TORCH_HOME"):
             network = models.get_model(self.name, weights=None if self._file else weights, progress=False)
-        except Exception as error:
-            raise offline(f"{self._title} / {weights.name}", error, "TORCH_HOME") from error
-        made = weights.transforms()
-        settings = {name: getattr(made, name) for name in ("resize_size", "crop_size", "mean", "std", "antialias")}
-        settings["interpolation"] = made.interpolation.value
-        return network, list(network.modules())[-1], weights.meta["categories"], settings, made
+        transform = weights.transforms()
+        settings = {key: getattr(transform, key) for key in ("resize_size", "crop_size", "mean", "std", "antialias")}
+        settings["interpolation"] = transform.interpolation.value
+        return network, list(network.modules())[-1], weights.meta["categories"], settings, transform
 
 
 class TimmEncoder(BackboneEncoder):
@@ -194,15 +183,8 @@ class TimmEncoder(BackboneEncoder):
         if (tag and tag not in tags) or (self._file is None and not tags):
             raise unknown_tag(self._title, tag, tags)
         name = f"{architecture}.{tag}" if tag else architecture
-        options: dict[str, Any] = {"pretrained": self._file is None}
-        try:
-            source = timm.get_pretrained_cfg(name)
-            if self._file is None and source is not None and source.hf_hub_id and not hub_reachable():
-                file = cached_file(source.hf_hub_id, "model.safetensors", "pytorch_model.bin")
-                options["pretrained_cfg_overlay"] = {"file": str(file)}
-            network = timm.create_model(name, **options)
-        except Exception as error:
-            raise offline(self._title, error) from error
+        with downloads(self._title) if self._file is None else nullcontext():
+            network = timm.create_model(name, pretrained=self._file is None)
         settings = resolve_model_data_config(network)
         transform = create_transform(**settings, is_training=False)
         return network, network.get_classifier(), imagenet_names(network.num_classes), settings, transform
@@ -247,15 +229,15 @@ def head_for(head: LinearClassifier, classes: Sequence[str], model: str) -> Line
 
 
 def _output(name: str, known: Sequence[str], model: str) -> int:
-    found = [output for output, other in enumerate(known) if other == name]
-    found = found or [output for output, other in enumerate(known) if _plain(other) == _plain(name)]
-    if len(found) != 1:
-        how = f"is {len(found)} of" if found else "is not one of"
+    outputs = [output for output, other in enumerate(known) if other == name]
+    outputs = outputs or [output for output, other in enumerate(known) if _plain(other) == _plain(name)]
+    if len(outputs) != 1:
+        how = f"is {len(outputs)} of" if outputs else "is not one of"
         raise ValueError(
             f"model: class {name!r} of the data set {how} the {len(known)} classes of {model} ({_some(known)}); "
             "give a model with the classes of the data set, or name the outputs of its head by --class-names FILE"
         )
-    return found[0]
+    return outputs[0]
 
 
 def _plain(name: str) -> str:

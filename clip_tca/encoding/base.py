@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,37 +33,25 @@ _DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Identity:
-    """What decides the embeddings of an image, apart from the image.
-
-    Attributes:
-        model: Name of the architecture.
-        pretrained: Tag or file name of the weights.
-        weights: SHA-256 of the weights file, or of the loaded weights where there is no single file.
-        configuration: Hash of the architecture's configuration.
-        preprocessing: Size, crop, interpolation, mean and standard deviation.
-        precision: ``fp32``, ``fp16`` or ``bf16``.
-        scale: exp of the model's logit scale; 1 for a model with its own head.
-        bias: The model's logit bias (SigLIP); 0 for others.
-    """
+    """What decides the embeddings of an image, apart from the image."""
 
     model: str
-    pretrained: str
-    weights: str
-    configuration: str
-    preprocessing: dict[str, Any]
+    pretrained: str  # tag or file name of the weights
+    weights: str  # SHA-256 of the weights file, or of the loaded weights where there is no single file
+    configuration: str  # hash of the architecture's
+    preprocessing: dict[str, Any]  # size, crop, interpolation, mean and standard deviation
     precision: str
-    scale: float
-    bias: float = 0.0
+    scale: float  # exp of the model's logit scale; 1 for a model with its own head
+    bias: float = 0.0  # the model's logit bias (SigLIP)
 
 
 class Encoder(ABC):
-    """f: from images, and from texts if there is a text tower, to embeddings.
+    """f: from images, and from texts if there is a text tower, to embeddings. Nothing is loaded before it is needed.
 
     ``fp16`` and ``bf16`` run by autocast; on a CPU ``bf16`` is for images, and texts are encoded in float32.
     """
 
     def __init__(self, device: str = "auto", precision: str = "auto") -> None:
-        """Choose ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``, and ``auto``, ``fp32``, ``fp16`` or ``bf16``."""
         self.device = choose_device(device)
         self.precision = choose_precision(precision, self.device)
 
@@ -84,7 +71,6 @@ class Encoder(ABC):
         """Preprocessing: RGB image → ``(3, height, width)``. Must be picklable, for worker processes."""
 
     def to(self, device: torch.device) -> Self:
-        """Move the model to another device."""
         self.device = device
         self.model.to(device)
         self.__dict__.pop("_image_model", None)
@@ -92,12 +78,9 @@ class Encoder(ABC):
 
     @cached_property
     def _image_model(self) -> Any:
-        """What encodes images: the model, or on a CPU a copy that is about twice as fast (benchmarks/README.md).
-
-        For bf16 its weights are bfloat16: autocast is slower than float32 there, as it converts them for every batch.
-        """
+        # the model, or on a CPU a copy that is about twice as fast (benchmarks/README.md)
         if self._half_on_cpu:
-            return copy.deepcopy(self.model).bfloat16()
+            return copy.deepcopy(self.model).bfloat16()  # autocast would convert the weights for every batch
         if self.precision == "fp32" and onednn.gains(self.device):
             return onednn.with_onednn(self.model)
         return self.model
@@ -122,7 +105,7 @@ class Encoder(ABC):
 
     @property
     def _text_tower(self) -> tuple[Any, Any]:
-        """The module and the tokenizer that encode texts; only for a model with a text tower."""
+        # the module and the tokenizer that encode texts
         raise ValueError(f"model: {self.identity.model} has no text tower; give a classifier instead of prompts")
 
     def encode_texts(self, texts: list[str]) -> Tensor:
@@ -138,12 +121,10 @@ class Encoder(ABC):
 
     @property
     def scale(self) -> float:
-        """Logit scale."""
         return self.identity.scale
 
     @property
     def bias(self) -> float:
-        """Logit bias."""
         return self.identity.bias
 
     def _autocast(self) -> torch.autocast:
@@ -154,10 +135,10 @@ class Encoder(ABC):
 def make_encoder(
     model: str, pretrained: str | None = None, device: str = "auto", precision: str = "auto", store: Store | None = None
 ) -> Encoder:
-    """The encoder of a model: ``LIBRARY:NAME``, or a name of open_clip. Nothing is loaded yet.
+    """The encoder of a model: ``LIBRARY:NAME``, or a name of open_clip.
 
     ``pretrained`` None is the default of the library; weights in an object store are copied to this machine once. A
-    ``store`` keeps what is known of a model, so that it need not be loaded.
+    ``store`` keeps the identity of a model of open_clip, which then need not be loaded to know it.
     """
     from clip_tca.core.files import copied
     from clip_tca.core.folders import default_root
@@ -166,30 +147,19 @@ def make_encoder(
     from clip_tca.encoding.transformers import TransformersEncoder
 
     if pretrained is not None and is_url(pretrained):
-        place = locate(pretrained)
-        pretrained = str(place if isinstance(place, Path) else copied(place, default_root() / "weights"))
+        path = locate(pretrained)
+        pretrained = str(path if isinstance(path, Path) else copied(path, default_root() / "weights"))
     library, colon, name = model.partition(":")
     if not colon or library in ("hf-hub", "local-dir"):
         return OpenClipEncoder(model, pretrained or PRETRAINED, device, precision, store)
-    if library == "torchvision":
-        return TorchvisionEncoder(name, pretrained, device, precision)
-    if library == "timm":
-        return TimmEncoder(name, pretrained, device, precision)
-    if library == "transformers":
-        return TransformersEncoder(name, pretrained, device, precision)
-    raise ValueError(
-        f"model: {model!r}: unknown prefix {library!r}; allowed are torchvision:, timm:, transformers:, hf-hub:, "
-        "local-dir: and names of open_clip"
-    )
-
-
-def unknown_model(model: str, library: str, models: Sequence[str]) -> ValueError:
-    """The error for a name that the library does not have."""
-    near = ", ".join(difflib.get_close_matches(model.rpartition(":")[2], models, 3, 0.3)) or "none"
-    return ValueError(f"model: {model!r} is not one of {library}'s {len(models)}; near are {near}")
-
-
-def unknown_tag(model: str, tag: str | None, tags: Sequence[str]) -> ValueError:
-    """The error for weights that the library does not have."""
-    known = ", ".join(tags) or "none"
-    return ValueError(f"pretrained: {tag!r} is neither a file nor a tag of {model}; tags are {known}")
+    kinds: dict[str, Callable[..., Encoder]] = {
+        "torchvision": TorchvisionEncoder,
+        "timm": TimmEncoder,
+        "transformers": TransformersEncoder,
+    }
+    if library not in kinds:
+        raise ValueError(
+            f"model: {model!r}: unknown prefix {library!r}; allowed are torchvision:, timm:, transformers:, hf-hub:, "
+            "local-dir: and names of open_clip"
+        )
+    return kinds[library](name, pretrained, device, precision)

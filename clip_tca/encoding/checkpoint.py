@@ -1,22 +1,17 @@
-"""Weights in files: read without running code, fitted to a network, known by their content.
+"""Weights: read from files without running code in them, downloaded, and known by their content.
 
-OpenAI published its models as TorchScript archives. Such an archive is a program: ``torch.jit.load`` compiles its code
-and may run parts of it (``__setstate__``), which can read and write files. Only the numbers are needed here. They are
-in a pickle that describes the modules (``data.pkl``), and in one uncompressed member for each storage (``data/0`` …).
-The pickle is read by an unpickler that accepts modules, tensors and lists, and refuses every other name.
+What goes wrong on the way is one line, whichever library loads the weights: no such model, tag or file, no network.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-import io
 import json
-import pickle
 import zipfile
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -24,6 +19,7 @@ from torch import Tensor, nn
 
 from clip_tca.core.checks import one_line
 from clip_tca.core.errors import CorruptFileError, OfflineError, is_offline
+from clip_tca.core.network import hub_or_cache
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz")
 
@@ -32,11 +28,7 @@ LEGACY = (
     "the state_dict alone"
 )
 
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
-"""Where training scripts put the weights beside their own state."""
-
-_STORAGES = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Bool")
-_TAGS = ("restore_type_tag", "build_intlist", "build_doublelist", "build_boollist", "build_tensorlist")
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")  # where training scripts put the weights
 
 
 def local_file(pretrained: str) -> Path | None:
@@ -48,11 +40,29 @@ def local_file(pretrained: str) -> Path | None:
     return None
 
 
+def refuse_torchscript(file: Path) -> None:
+    """Raise ValueError if ``file`` is a TorchScript archive.
+
+    It is a program, and versions of torch before 2.6 run parts of it even if told to load weights only.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = archive.namelist()
+    except Exception:  # no archive; or a damaged one, which torch reports
+        return
+    if any(name.split("/")[-1] == "constants.pkl" for name in members):
+        raise ValueError(
+            f"pretrained: {file} is a TorchScript archive, a program that is not run; use --pretrained openai for "
+            "OpenAI's weights, or a state_dict in a .safetensors or .pt file"
+        )
+
+
 def read_checkpoint(file: Path) -> tuple[dict[str, Tensor], list[str] | None]:
     """Weights by name, and the classes if the file's metadata has them (safetensors: ``classes``, a JSON list).
 
     ValueError if it is no checkpoint, is damaged, or is a pickle of more than tensors.
     """
+    refuse_torchscript(file)
     try:
         if file.suffix == ".safetensors":
             with safe_open(str(file), "pt") as opened:
@@ -80,82 +90,31 @@ def fingerprint(network: nn.Module) -> str:
     return content.hexdigest()
 
 
-def offline(
-    name: str, error: Exception, cache: str = "HF_HOME", instead: str = "a local file with --pretrained FILE"
-) -> ValueError:
-    """The error if weights can't be downloaded; ``cache`` is the variable that names the library's cache."""
-    return (OfflineError if is_offline(error) else ValueError)(
-        f"the weights of {name} could not be downloaded ({one_line(error)}); give {instead}, "
-        f"point {cache} at a cache that has them, or use the small model that needs no download: --model demo"
-    )
+def unknown_model(model: str, library: str, models: Sequence[str]) -> ValueError:
+    """The error for a name that the library does not have."""
+    near = ", ".join(difflib.get_close_matches(model.rpartition(":")[2], models, 3, 0.3)) or "none"
+    return ValueError(f"model: {model!r} is not one of {library}'s {len(models)}; near are {near}")
 
 
-# -- TorchScript ------------------------------------------------------------------------------------------------------
+def unknown_tag(model: str, tag: str | None, tags: Sequence[str]) -> ValueError:
+    """The error for weights that the library does not have."""
+    known = ", ".join(tags) or "none"
+    return ValueError(f"pretrained: {tag!r} is neither a file nor a tag of {model}; tags are {known}")
 
 
-def is_torchscript(file: Path) -> bool:
-    """Whether a file is a TorchScript archive; False for a file that is no archive."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return any(name.split("/")[-1] == "constants.pkl" for name in archive.namelist())
-    except Exception:  # whoever reads it as another format reports what is wrong with it
-        return False
+@contextmanager
+def downloads(
+    name: str, cache: str = "HF_HOME", instead: str = "a local file with --pretrained FILE"
+) -> Iterator[None]:
+    """Let a library download weights, or find them in its cache, which the variable ``cache`` names.
 
-
-def read_torchscript(file: Path) -> dict[str, Tensor]:
-    """All tensors in the modules of an archive, by their dotted names.
-
-    ValueError if it is damaged, or holds anything but modules, tensors and plain values.
+    Whatever it raises becomes a ValueError that says what to do ``instead``.
     """
     try:
-        with zipfile.ZipFile(file) as archive:
-            description = next(name for name in archive.namelist() if name.split("/")[-1] == "data.pkl")
-            module = _Reader(archive, description.removesuffix("data.pkl")).load()
-            return dict(_tensors(module, ""))
+        with hub_or_cache() if cache == "HF_HOME" else nullcontext():
+            yield
     except Exception as error:
-        raise CorruptFileError(
-            f"{file}: not a TorchScript archive of weights, or damaged ({one_line(error)})"
-        ) from None
-
-
-class _Module:
-    """A module of the archive: its tensors and submodules are its attributes."""
-
-
-class _Reader(pickle.Unpickler):
-    """An unpickler for modules and tensors only."""
-
-    def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
-        super().__init__(io.BytesIO(archive.read(f"{root}data.pkl")))
-        self._archive, self._root = archive, root
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Our own stand-in for a name; nothing is imported."""
-        if module == "__torch__" or module.startswith("__torch__."):
-            return _Module
-        if module == "torch" and name in [f"{kind}Storage" for kind in _STORAGES]:
-            return getattr(torch, name.removesuffix("Storage").lower())
-        if module == "torch.jit._pickle" and name in _TAGS:
-            return lambda value, *_: value
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return lambda storage, offset, shape, stride, *_: storage.as_strided(shape, stride, offset)
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        raise ValueError(f"it asks for {module}.{name}, which weights do not need")
-
-    def persistent_load(self, pid: Any) -> Tensor:
-        """A storage, as a vector."""
-        _, dtype, key, _, _ = pid
-        member = self._archive.getinfo(f"{self._root}data/{key}")
-        if member.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{member.filename} is compressed, as torch never writes it")
-        content = bytearray(self._archive.read(member))
-        return torch.frombuffer(content, dtype=dtype) if content else torch.zeros(0, dtype=dtype)
-
-
-def _tensors(module: _Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
-    for name, value in vars(module).items():
-        if isinstance(value, Tensor):
-            yield prefix + name, value
-        elif isinstance(value, _Module):
-            yield from _tensors(value, f"{prefix}{name}.")
+        raise (OfflineError if is_offline(error) else ValueError)(
+            f"the weights of {name} could not be downloaded ({one_line(error)}); give {instead}, "
+            f"point {cache} at a cache that has them, or use the small model that needs no download: --model demo"
+        ) from error

@@ -6,16 +6,14 @@ On a CPU threads decode and encode; elsewhere processes decode.
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,28 +22,22 @@ from clip_tca.core.checks import counted
 from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.progress import Progress, announce
 from clip_tca.core.tensors import unit
-from clip_tca.data.pictures import Domain, ImageSet, content, fault, mark
+from clip_tca.data.pictures import Domain, ImageSet
 from clip_tca.data.prompts import Prompts
 from clip_tca.encoding.base import Encoder
 from clip_tca.encoding.decoding import Reader, loader
-from clip_tca.encoding.store import Store, digest, encoder_key, image_key, text_key, untouched
+from clip_tca.encoding.store import Store, digest, encoder_key, image_key, text_key
 
 log = logging.getLogger("clip_tca")
 
-BATCH, ON_CPU = 64, 8
-"""Images encoded together; fewer on a CPU, where larger activations are allocated anew for every layer."""
+BATCH = 64  # images encoded together
+ON_CPU = 8  # the same on a CPU, where larger activations are allocated anew for every layer
+STREAMS = 8  # most batches that are encoded at once on a CPU: each needs memory for its activations
+PART = 256  # images that a pool encodes at a time
+TEXT_BATCH = 256  # texts encoded together
+LISTED = 20  # bad images that an error names
 
-STREAMS = 8
-"""The most batches that are encoded at once on a CPU: each needs memory for its activations."""
-
-PART = 256
-"""Images that a pool encodes at a time."""
-
-TEXT_BATCH = 256
-"""Texts encoded together."""
-
-LISTED = 20
-"""Bad images that an error names."""
+Item = TypeVar("Item")
 
 Encoded = tuple[list[int], Tensor, dict[int, str]]
 """Positions of images in their domain, a row for each, and the reasons why some can't be read, by position."""
@@ -54,9 +46,9 @@ Encoded = tuple[list[int], Tensor, dict[int, str]]
 def encode_batches(encoder: Encoder, domain: Domain, wanted: Sequence[int], workers: int | None) -> Iterator[Encoded]:
     """Embeddings of the images at the positions ``wanted`` of a domain, batch by batch."""
     if encoder.device.type == "cpu":
-        yield from _on_cpu(encoder, Reader(domain, encoder.transform), _batches(wanted, ON_CPU), workers)
+        yield from _on_cpu(encoder, Reader(domain, encoder.transform), batched(wanted, ON_CPU), workers)
         return
-    size, batches = BATCH, _batches(wanted, BATCH)
+    size, batches = BATCH, batched(wanted, BATCH)
     loaded = loader(domain, encoder.transform, batches, workers, encoder.device)
     for indices, (images, reasons) in zip(batches, loaded, strict=True):
         z, size = _rows(encoder, images, size)
@@ -64,16 +56,14 @@ def encode_batches(encoder: Encoder, domain: Domain, wanted: Sequence[int], work
 
 
 def _on_cpu(encoder: Encoder, reader: Reader, batches: list[list[int]], threads: int | None) -> Iterator[Encoded]:
-    """Threads that each decode and encode whole batches, with their share of torch's threads.
-
-    Faster than one batch at a time on all of them, which wait for each other in every layer (benchmarks/README.md).
-    """
+    # Threads that each decode and encode whole batches, with their share of torch's threads: faster than one batch at a
+    # time on all of them, which wait for each other in every layer (benchmarks/README.md).
     cores = torch.get_num_threads()
     streams = min(max(1, min(STREAMS, cores) if threads is None else threads), len(batches))
     _ = encoder._image_model  # once, and not by every thread at once
 
     def encode(indices: list[int]) -> Encoded:
-        images, reasons = reader.batch(indices)
+        images, reasons = reader[indices]
         z, _ = _rows(encoder, images, len(images))
         return indices, z, {indices[i]: reason for i, reason in reasons.items()}
 
@@ -85,12 +75,13 @@ def _on_cpu(encoder: Encoder, reader: Reader, batches: list[list[int]], threads:
         torch.set_num_threads(cores)  # for threads that begin later: they take the last value that any thread set
 
 
-def _batches(wanted: Sequence[int], size: int) -> list[list[int]]:
-    return [list(wanted[start : start + size]) for start in range(0, len(wanted), size)]
+def batched(items: Sequence[Item], size: int) -> list[list[Item]]:
+    """The items in lists of ``size``; fewer in the last."""
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]
 
 
 def _rows(encoder: Encoder, images: Tensor, size: int) -> tuple[Tensor, int]:
-    """Encode ``size`` images at a time; half as many from then on, if the device runs out of memory."""
+    # size images at a time; half as many from then on, if the device runs out of memory
     parts: list[Tensor] = []
     start = 0
     while start < len(images):
@@ -131,11 +122,10 @@ class Embedder:
     finished: Callable[[str, Tensor], None] | None = None
     encoded: int = field(default=0, init=False)
     left_out: int = field(default=0, init=False)
-    _began: int = field(default=0, init=False)
 
     @cached_property
     def _model(self) -> str:
-        """The model's part of the keys; without a store there is no need to know it."""
+        # the model's part of the keys; without a store there is no need to know it
         return encoder_key(self.encoder.identity) if self.store else ""
 
     def texts(self, prompts: Prompts) -> Tensor:
@@ -143,112 +133,72 @@ class Embedder:
 
         Descriptions are averaged for each class, as unit vectors, and count as one template.
         """
-        texts = {text_key(self._model, text): text for text in prompts.texts()}
         keys = [text_key(self._model, text) for text in prompts.texts()]
-        found = self.store.get(texts) if self.store else {}
-        missing = [key for key in texts if key not in found]
+        texts = dict(zip(keys, prompts.texts(), strict=True))
+        rows = self.store.get(texts) if self.store else {}
+        missing = [key for key in texts if key not in rows]
         with Progress(len(missing), "prompts", "text", self.progress) as bar:
-            for start in range(0, len(missing), TEXT_BATCH):
-                part = missing[start : start + TEXT_BATCH]
-                self._keep(found, part, self.encoder.encode_texts([texts[key] for key in part]).cpu())
+            for part in batched(missing, TEXT_BATCH):
+                self._keep(rows, part, self.encoder.encode_texts([texts[key] for key in part]).cpu())
                 bar.update(len(part))
-        rows = _joined(found, keys)
+        z = _stacked(rows, keys)
         if prompts.descriptions:
-            by_class = unit(rows).split([len(sentences) for sentences in prompts.descriptions])
+            by_class = unit(z).split([len(sentences) for sentences in prompts.descriptions])
             return torch.stack([sentences.mean(dim=0) for sentences in by_class])[None]
-        return rows.reshape(len(prompts.templates), len(prompts.classes), -1)
+        return z.reshape(len(prompts.templates), len(prompts.classes), -1)
 
     def pictures(self, data: ImageSet) -> dict[str, Tensor]:
         """Embeddings ``(n, d)`` of every domain, in float32 on the CPU.
 
-        Images that can't be read are removed from ``data`` with ``skip_bad``, and an error without. The headers of all
-        files that are not in the store are checked before anything is encoded.
+        Images that can't be read are removed from ``data`` with ``skip_bad``, and an error without.
         """
-        self._began = time.time_ns()
         keys = {name: self._keys(domain) for name, domain in data.domains.items()}
-        found = self.store.get(key for own in keys.values() for key in own) if self.store else {}
-        self._check(data, keys, found)
-        z: dict[str, Tensor] = {}
-        missing = len({key for own in keys.values() for key in own} - found.keys())
-        if missing:
+        distinct = {key for own in keys.values() for key in own}
+        rows = self.store.get(distinct) if self.store else {}
+        if missing := len(distinct - rows.keys()):
             where = "Ray" if self.pool else self.encoder.device
             kept = "; the embeddings are kept, so later runs skip this" if self.store else ""
             about = f"encoding {counted(missing, 'picture', ',')} with {self.encoder.identity.model} on {where}{kept}"
             announce(about, self.progress)
+        z: dict[str, Tensor] = {}
         with Progress(missing, "encoding", "image", self.progress) as bar:
             for name, domain in data.domains.items():
-                self._encode(domain, keys[name], found, f"{data.name}/{name}", bar)
-                keep = [i for i, key in enumerate(keys[name]) if key in found]
-                if not keep:
-                    raise ValueError(f"{data.name}/{name}: none of its images can be read")
-                if len(keep) < len(domain):
-                    data.domains[name] = domain.subset(keep)
-                z[name] = _joined(found, [keys[name][i] for i in keep])
+                title = f"{data.name}/{name}"
+                if any(key not in rows for key in keys[name]):
+                    self._encode(domain, keys[name], rows, title, bar)
+                readable = [i for i, key in enumerate(keys[name]) if key in rows]
+                if not readable:
+                    raise ValueError(f"{title}: none of its images can be read")
+                if len(readable) < len(domain):
+                    data.domains[name] = domain.subset(readable)
+                z[name] = _stacked(rows, [keys[name][i] for i in readable])
                 if self.finished is not None:
                     self.finished(name, z[name])
         return z
 
     def _keys(self, domain: Domain) -> list[str]:
+        # the same for all pictures of one content, unless they are corrupted, which depends on names
         contents = self.store.contents(domain) if self.store else domain.marks
-        return [self._key(domain, i, own) for i, own in enumerate(contents)]
+        names = [f"{domain.corruption.key} {name}" if domain.corruption else "" for name in domain.names]
+        return [image_key(self._model, *parts) for parts in zip(contents, names, strict=True)]
 
-    def _key(self, domain: Domain, i: int, identified: str) -> str:
-        """The key of an image: the same for all of this content, unless they are corrupted, which depends on names."""
-        corruption = f"{domain.corruption.key} {domain.names[i]}" if domain.corruption else ""
-        return image_key(self._model, identified, corruption)
-
-    def _check(self, data: ImageSet, keys: dict[str, list[str]], found: dict[str, bytes]) -> None:
-        """Read the header of every image to encode, so that a broken file is found before hours of encoding."""
-        bad: list[str] = []
-        missing = {name: [i for i, key in enumerate(own) if key not in found] for name, own in keys.items()}
-        with Progress(sum(map(len, missing.values())), "checking", "image", self.progress) as bar:
-            for name, indices in missing.items():
-                domain, out = data.domains[name], set()
-                for index in indices:
-                    try:
-                        reason = fault(domain.picture(index))
-                    except OSError as error:
-                        reason = error.strerror or str(error)
-                    if reason:
-                        bad.append(f"{name}/{domain.names[index]}: {reason}")
-                        out.add(index)
-                    bar.update()
-                if out:
-                    keep = [i for i in range(len(domain)) if i not in out]
-                    data.domains[name], keys[name] = domain.subset(keep), [keys[name][i] for i in keep]
-        self._leave_out(bad)
-
-    def _leave_out(self, bad: list[str]) -> None:
-        if bad and not self.skip_bad:
-            more = f"\n  … and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
-            lines = "".join(f"\n  {line}" for line in bad[:LISTED])
-            raise CorruptFileError(
-                f"{len(bad)} images can't be read; repair or remove them, or leave them out: --skip-bad{lines}{more}"
-            )
-        self.left_out += len(bad)
-        for line in bad:
-            log.warning("left out: %s", line)
-
-    def _encode(self, domain: Domain, keys: list[str], found: dict[str, bytes], title: str, bar: Any) -> None:
-        """Encode what is not ``found``, once for each content, and add it; images that can't be read are not added."""
-        if all(key in found for key in keys):
-            return
-        places: dict[str, list[int]] = defaultdict(list)
+    def _encode(self, domain: Domain, keys: list[str], rows: dict[str, bytes], title: str, bar: Any) -> None:
+        # Adds to rows what is missing, once for each content; nothing for images that can't be read.
+        copies: dict[str, list[int]] = defaultdict(list)
         for i, key in enumerate(keys):
-            places[key].append(i)
+            copies[key].append(i)
         with self.store.lock(digest(keys), title) if self.store else nullcontext(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # for all threads: what Pillow warns of (see _opened in pictures.py)
             if self.store:  # another run may have encoded them while this one waited
-                others = self.store.get(key for key in places if key not in found)
-                found.update(others)
+                others = self.store.get(key for key in copies if key not in rows)
+                rows.update(others)
                 bar.update(len(others))
-            missing = [own[0] for key, own in places.items() if key not in found]
+            missing = [same[0] for key, same in copies.items() if key not in rows]
             for indices, z, reasons in self._batches(domain, missing):
-                again = [(i, reason) for first, reason in reasons.items() for i in places[keys[first]]]
-                self._leave_out([f"{title}/{domain.names[i]}: {reason}" for i, reason in again])
                 good = [row for row, i in enumerate(indices) if i not in reasons]
-                self._check_unchanged(domain, {indices[row]: keys[indices[row]] for row in good}, title)
-                self._keep(found, [keys[indices[row]] for row in good], z[good])
+                self._keep(rows, [keys[indices[row]] for row in good], z[good])
+                bad = [(i, reason) for first, reason in reasons.items() for i in copies[keys[first]]]
+                self._leave_out([f"{title}/{domain.names[i]}: {reason}" for i, reason in bad])
                 self.encoded += len(indices)
                 bar.update(len(indices))
 
@@ -256,27 +206,27 @@ class Embedder:
         if not missing:
             return iter(())
         if self.pool:
-            return self.pool(domain, _batches(missing, PART))
+            return self.pool(domain, batched(missing, PART))
         return encode_batches(self.encoder, domain, missing, self.workers)
 
-    def _check_unchanged(self, domain: Domain, keys: dict[int, str], title: str) -> None:
-        """Refuse files that have changed since they were hashed: the store would keep them under the wrong key."""
-        for i, key in keys.items():
-            if not isinstance(file := domain.pictures[i].source, str | Path) or untouched(file, self._began):
-                continue
-            if self._key(domain, i, content(file) if self.store else mark(file)) != key:
-                raise ValueError(
-                    f"{title}/{domain.names[i]} changed during the run; run again when the files stay as they are"
-                )
+    def _leave_out(self, bad: list[str]) -> None:
+        if bad and not self.skip_bad:
+            more = [f"… and {len(bad) - LISTED} more"] if len(bad) > LISTED else []
+            lines = "".join(f"\n  {line}" for line in [*bad[:LISTED], *more])
+            images = f"{counted(len(bad), 'image')} can't be read"
+            raise CorruptFileError(f"{images}; repair or remove such images, or leave them out: --skip-bad{lines}")
+        self.left_out += len(bad)
+        for line in bad:
+            log.warning("left out: %s", line)
 
-    def _keep(self, found: dict[str, bytes], keys: list[str], rows: Tensor) -> None:
-        new = {key: row.tobytes() for key, row in zip(keys, rows.numpy(), strict=True)}
-        found.update(new)
+    def _keep(self, rows: dict[str, bytes], keys: list[str], z: Tensor) -> None:
+        new = {key: row.tobytes() for key, row in zip(keys, z.numpy(), strict=True)}
+        rows.update(new)
         if self.store:
             self.store.put(new)
 
 
-def _joined(found: dict[str, bytes], keys: Iterable[str]) -> Tensor:
-    """The rows of these keys; there is at least one."""
-    rows = [found[key] for key in keys]
-    return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.float32).reshape(len(rows), -1)
+def _stacked(rows: dict[str, bytes], keys: list[str]) -> Tensor:
+    # there is at least one key
+    content = bytearray(b"".join([rows[key] for key in keys]))
+    return torch.frombuffer(content, dtype=torch.float32).reshape(len(keys), -1)

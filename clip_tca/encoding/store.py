@@ -4,8 +4,8 @@ A picture is known by its bytes: moved, renamed or copied into an archive it is 
 has grown only the new pictures are. ``eval``, ``embed``, ``label`` and the app share the store. It also keeps the hash
 of each file, until the file changes, and the identity of each model, so that a model need not be loaded to know it.
 
-SQLite makes a write whole or undone, whenever a run is killed, and lets several runs write. Every entry has a checksum;
-what is damaged counts as missing. If the store can't be written, the run warns and goes on.
+SQLite makes a write whole or undone, whenever a run is killed, and lets several runs write. If the store can't be
+written, the run warns and goes on.
 """
 
 from __future__ import annotations
@@ -17,15 +17,13 @@ import logging
 import os
 import shutil
 import sqlite3
-import time
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from clip_tca.core.folders import default_root
@@ -35,18 +33,13 @@ from clip_tca.encoding.base import Identity
 log = logging.getLogger("clip_tca")
 
 NAME = "store.sqlite"
-
-ASKED = 500
-"""Entries of one query; SQLite limits the variables of a statement."""
-
-SETTLED = 2 * 10**9
-"""Nanoseconds after which a change of a file certainly changes its time; clocks of file systems are coarse."""
+KEYS = 500  # of one query: SQLite limits the variables of a statement
 
 
 def encoder_key(encoder: Identity) -> str:
     """What all embeddings of a model have in their keys."""
-    about = [encoder.model, encoder.weights, encoder.configuration, encoder.preprocessing, encoder.precision]
-    return digest(about)
+    parts = [encoder.model, encoder.weights, encoder.configuration, encoder.preprocessing, encoder.precision]
+    return digest(parts)
 
 
 def image_key(encoder: str, content: str, corruption: str = "") -> str:
@@ -59,16 +52,15 @@ def text_key(encoder: str, text: str) -> str:
     return _hash("text", encoder, text)
 
 
-def model_key(address: str, folder: str, pretrained: str | None) -> str | None:
-    """What names an open_clip model before it is loaded; None for ``hf-hub:``, whose content may change unseen."""
-    if address.startswith("hf-hub:"):
-        return None
-    return digest(["model", address, folder, pretrained, version("open_clip_torch")])
-
-
 def digest(key: Any) -> str:
     """A short hash of anything that JSON can hold."""
     return _hash(json.dumps(key, sort_keys=True))
+
+
+def stamp(file: str | Path) -> list[int]:
+    """What changes when a file is written again."""
+    status = os.stat(file)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _hash(*parts: str) -> str:
@@ -83,46 +75,40 @@ class Store:
     _writable: bool = field(default=True, init=False)
 
     def get(self, keys: Iterable[str]) -> dict[str, bytes]:
-        """What is kept under each of these keys; those that are missing or damaged are left out."""
-        wanted, found, damaged = list(keys), {}, 0
+        """The entries with these keys, as far as there are any."""
+        wanted = [key.encode() for key in keys]
+        entries: dict[str, bytes] = {}
         if not self._path.is_file():
-            return {}
+            return entries
         try:
             with closing(sqlite3.connect(self._path, timeout=60)) as db:
-                for start in range(0, len(wanted), ASKED):
-                    some = [key.encode() for key in wanted[start : start + ASKED]]
-                    marks = ",".join("?" * len(some))
-                    query = f"SELECT key, value, checksum FROM entries WHERE key IN ({marks})"  # noqa: S608
-                    for key, value, checksum in db.execute(query, some):
-                        if isinstance(value, bytes) and zlib.crc32(key + value) == checksum:
-                            found[key.decode()] = value
-                        else:
-                            damaged += 1
+                for start in range(0, len(wanted), KEYS):
+                    part = wanted[start : start + KEYS]
+                    marks = ",".join("?" * len(part))
+                    rows = db.execute(f"SELECT key, value FROM entries WHERE key IN ({marks})", part)  # noqa: S608
+                    entries.update((key.decode(), value) for key, value in rows)
         except sqlite3.Error as error:
-            self._failed(error)
-        if damaged:
-            log.warning("%d entries of %s are damaged and made again", damaged, self._path)
-        return found
+            self._remove_damaged(error)
+        return entries
 
     def put(self, entries: dict[str, bytes]) -> None:
-        """Keep what is given, all of it or nothing; warns once and goes on if it can't be written."""
+        """Keep all entries or none; warns once and goes on if the store can't be written."""
         if not entries or not self._writable:
             return
-        rows = [(key.encode(), value, zlib.crc32(key.encode() + value)) for key, value in entries.items()]
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with closing(sqlite3.connect(self._path, timeout=60)) as db, db:
                 db.execute("PRAGMA page_size = 16384")  # of a new file; of 4096 bytes an embedding would waste half
-                db.execute("PRAGMA synchronous = OFF")  # only the machine's own crash can damage it, which is noticed
-                db.execute("CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY, value BLOB, checksum INTEGER)")
-                db.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)
+                db.execute("CREATE TABLE IF NOT EXISTS entries (key BLOB PRIMARY KEY, value BLOB)")
+                rows = [(key.encode(), value) for key, value in entries.items()]
+                db.executemany("INSERT OR REPLACE INTO entries (key, value) VALUES (?, ?)", rows)
         except (sqlite3.Error, OSError) as error:
-            if not self._failed(error):
+            if not self._remove_damaged(error):
                 self._writable = False
                 log.warning("the store in %s can't be written (%s); going on without storing", self.root, error)
 
-    def _failed(self, error: Exception) -> bool:
-        """Whether the file is damaged; it is removed then, for whatever it holds can be made again."""
+    def _remove_damaged(self, error: Exception) -> bool:
+        # an OperationalError is a full disk or a lock, every other DatabaseError a damaged file
         if not isinstance(error, sqlite3.DatabaseError) or isinstance(error, sqlite3.OperationalError):
             return False
         log.warning("%s is damaged (%s); it is removed, and its embeddings are made again", self._path, error)
@@ -139,56 +125,44 @@ class Store:
         files = {
             i: picture.source for i, picture in enumerate(domain.pictures) if isinstance(picture.source, str | Path)
         }
-        here = os.getcwd()
-        keys = {i: _hash("file", os.path.join(here, file)) for i, file in files.items()}
-        known, new, hashes = self.get(keys.values()), {}, list(domain.marks)
+        keys: dict[int, str] = {}
         for i, file in files.items():
-            try:
-                stamp = _stamp(file)
-            except OSError:  # a broken link: reported when it is opened
-                continue
-            before = known.get(keys[i], b"").decode()
-            if before.startswith(f"{stamp} "):
-                hashes[i] = before.removeprefix(f"{stamp} ")
-                continue
-            hashes[i] = content(file)
-            if time.time_ns() - max(stamp[1:3]) > SETTLED:
-                new[keys[i]] = f"{stamp} {hashes[i]}".encode()
+            with contextlib.suppress(OSError):  # a broken link: reported when it is opened
+                keys[i] = _hash("file", os.path.abspath(file), str(stamp(file)))
+        hashes = self.get(keys.values())
+        new = {key: content(files[i]).encode() for i, key in keys.items() if key not in hashes}
         self.put(new)
-        return hashes
+        hashes |= new
+        return [hashes[keys[i]].decode() if i in keys else mark for i, mark in enumerate(domain.marks)]
 
     @contextlib.contextmanager
     def lock(self, key: str, title: str) -> Iterator[None]:
         """Wait while another run encodes the same; the system releases the lock when a process ends in any way."""
-        held = FileLock(self.root / "locks" / key[:2])  # few names, because a lock's file can't be removed safely
+        lock = FileLock(self.root / "locks" / key[:2])  # few names, because a lock's file can't be removed safely
         try:
             (self.root / "locks").mkdir(parents=True, exist_ok=True)
             try:
-                held.acquire(blocking=False)
+                lock.acquire(blocking=False)
             except Timeout:
                 log.warning("another run is encoding %s; waiting for it", title)
-                held.acquire()
+                lock.acquire()
         except (OSError, NotImplementedError):  # a read-only store, or no locks there: at worst both encode
             log.debug("no lock in %s", self.root)
         try:
             yield
         finally:
-            held.release()
+            lock.release()
 
-    def identity(self, key: str, precision: str) -> Identity | None:
-        """The identity kept under ``key`` (see :func:`model_key`); None if there is none, or its files have changed."""
+    def identity(self, key: str) -> Identity | None:
+        """The identity of a model."""
         try:
-            record = json.loads(self.get([key])[key])
-            if all(_stamp(file) == stamp for file, stamp in record["files"].items()):
-                return Identity(**{**record["identity"], "precision": precision})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            pass  # not kept, or not readable any more
-        return None
+            return msgspec.json.decode(self.get([key])[key], type=Identity)
+        except (KeyError, msgspec.MsgspecError):
+            return None
 
-    def keep_identity(self, key: str, identity: Identity, files: Sequence[Path]) -> None:
-        """Keep the identity of a model that was read from these files."""
-        stamps = {str(file.absolute()): _stamp(file) for file in files}
-        self.put({key: json.dumps({"files": stamps, "identity": asdict(identity)}).encode()})
+    def keep_identity(self, key: str, identity: Identity) -> None:
+        """Keep the identity of a model under a key that changes with its files."""
+        self.put({key: msgspec.json.encode(identity)})
 
     def clear(self) -> int:
         """Remove the store, and nothing that is not ours; returns how many entries there were."""
@@ -200,17 +174,3 @@ class Store:
             path.unlink(missing_ok=True)
         shutil.rmtree(self.root / "locks", ignore_errors=True)
         return entries
-
-
-def untouched(file: str | Path, since: int) -> bool:
-    """Whether a file has certainly not changed since then (in nanoseconds)."""
-    try:
-        return max(_stamp(file)[1:3]) < since - SETTLED
-    except OSError:
-        return False
-
-
-def _stamp(file: str | Path) -> list[int]:
-    """What changes when a file is written again."""
-    status = os.stat(file)
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

@@ -20,50 +20,44 @@ from torch import Tensor, nn
 from clip_tca.core.checks import install, one_line
 from clip_tca.core.conversion import pooled
 from clip_tca.core.errors import CorruptFileError
-from clip_tca.core.network import hub_reachable
 from clip_tca.core.text_towers import bias_of, scale_of, tokens
 from clip_tca.encoding.base import Encoder, Identity
-from clip_tca.encoding.checkpoint import fingerprint, offline
+from clip_tca.encoding.checkpoint import downloads, fingerprint
 from clip_tca.encoding.store import digest
 
 log = logging.getLogger("clip_tca")
 
-NEEDED = ("get_image_features", "get_text_features", "vision_model", "logit_scale")
-"""What makes an image-text model."""
+NEEDED = ("get_image_features", "get_text_features", "vision_model", "logit_scale")  # of an image-text model
 
 
 class ImageTextModel(nn.Module):
     """A model of transformers, with the names that methods on the image tower and on text use."""
 
     def __init__(self, inner: Any) -> None:
-        """Take the model."""
         super().__init__()
         self.inner = inner
 
     @property
     def visual(self) -> Any:
-        """The image tower."""
         return self.inner.vision_model
 
     def encode_image(self, batch: Tensor) -> Tensor:
-        """Embeddings ``(n, d)`` of preprocessed images."""
         return pooled(self.inner.get_image_features(pixel_values=batch))  # type: ignore[no-any-return]
 
     def encode_text(self, tokens: Tensor, **masks: Tensor) -> Tensor:
-        """Embeddings ``(n, d)`` of tokens ``(n, length)``."""
         return pooled(self.inner.get_text_features(input_ids=tokens, **masks))  # type: ignore[no-any-return]
 
 
 class TransformersEncoder(Encoder):
-    """An image-text model of transformers with its image processor and its tokenizer."""
+    """An image-text model of transformers with its image processor and its tokenizer.
+
+    ``model`` is its name on the hub, or a folder as ``save_pretrained`` writes it; ``pretrained`` must be None, as the
+    weights are beside the configuration.
+    """
 
     def __init__(
         self, model: str, pretrained: str | None = None, device: str = "auto", precision: str = "auto"
     ) -> None:
-        """Choose a model by its name on the hub, or a folder as ``save_pretrained`` writes it; nothing is loaded yet.
-
-        ``pretrained`` must be None: the weights are beside the configuration.
-        """
         if pretrained is not None:
             raise ValueError(
                 f"pretrained: {pretrained!r}, but transformers:{model} has its weights beside its configuration; leave "
@@ -73,34 +67,32 @@ class TransformersEncoder(Encoder):
         if self._folder is None and (model.count("/") != 1 or model.startswith((".", "/", "~"))):
             raise ValueError(f"model: transformers:{model}: no such folder; give one, or OWNER/NAME on the hub")
         self.name = f"transformers:{self._folder.name if self._folder else model}"
-        self._place = str(self._folder or model)
+        self._location = str(self._folder or model)
         super().__init__(device, precision)
 
     def _load(self, kind: str) -> Any:
-        """One part of the model by its automatic class, such as ``AutoTokenizer``."""
         try:
             import transformers
         except ImportError:
             raise ValueError(
                 f"model: {self.name} needs transformers, which is not installed; {install('transformers')}"
             ) from None
-        try:
-            with _no_progress_bar(transformers.utils.logging):
-                here = self._folder is not None or not hub_reachable()
-                return getattr(transformers, kind).from_pretrained(self._place, local_files_only=here)
-        except Exception as error:
+        load = getattr(transformers, kind).from_pretrained
+        with _no_progress_bar(transformers.utils.logging):
             if self._folder is None:
-                local = "a local folder as --model transformers:FOLDER"
-                raise offline(self.name, error, instead=local) from error
-            raise CorruptFileError(
-                f"model: {self._folder}: not an image-text model of transformers, or damaged ({one_line(error)}); it "
-                "needs what save_pretrained writes of model, image processor and tokenizer"
-            ) from error
+                with downloads(self.name, instead="a local folder as --model transformers:FOLDER"):
+                    return load(self._location)
+            try:
+                return load(self._location, local_files_only=True)
+            except Exception as error:
+                raise CorruptFileError(
+                    f"model: {self._folder}: not an image-text model of transformers, or damaged ({one_line(error)}); "
+                    "it needs what save_pretrained writes of model, image processor and tokenizer"
+                ) from error
 
     @cached_property
     @torch.inference_mode(False)  # base methods need weights that can take gradients, whoever asks for them first
     def model(self) -> ImageTextModel:
-        """The model, in evaluation mode on its device."""
         log.info("loading %s", self.name)
         inner = self._load("AutoModel")
         if missing := [name for name in NEEDED if not hasattr(inner, name)]:
@@ -113,7 +105,6 @@ class TransformersEncoder(Encoder):
 
     @cached_property
     def identity(self) -> Identity:
-        """What the embeddings depend on; the model is loaded for it."""
         inner = self.model.inner
         return Identity(
             model=self.name,
@@ -136,34 +127,31 @@ class TransformersEncoder(Encoder):
 
     @property
     def transform(self) -> Callable[[Image.Image], Tensor]:
-        """Preprocessing: RGB image → ``(3, height, width)``."""
         return partial(_pixels, self._processor)
 
     @property
     def tokenizer(self) -> Callable[[list[str]], Tensor]:
-        """Texts → tokens ``(n, length)``."""
         return lambda texts: tokens(*self._text_tower, texts)["input_ids"]
 
 
 def _pixels(processor: Any, image: Image.Image) -> Tensor:
-    """One image by the model's image processor."""
     pixels: Tensor = processor(images=image, return_tensors="pt")["pixel_values"]
     return pixels[0]
 
 
 @contextmanager
 def _no_progress_bar(settings: Any) -> Iterator[None]:
-    """Without transformers' own progress bar, which appears in pipes too."""
-    shown = settings.is_progress_bar_enabled()
+    # transformers' own progress bar appears in pipes too
+    enabled = settings.is_progress_bar_enabled()
     settings.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             settings.enable_progress_bar()
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings as JSON has them, without the place they were read from."""
+    # settings as JSON has them, without the path they were read from
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=str))
     return {name: value for name, value in plain.items() if name not in ("_name_or_path", "transformers_version")}

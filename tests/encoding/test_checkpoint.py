@@ -6,7 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from clip_tca.encoding.backbone import TimmEncoder, TorchvisionEncoder
 from clip_tca.encoding.checkpoint import read_checkpoint
+from clip_tca.encoding.open_clip import OpenClipEncoder
 
 
 def test_classes_come_from_the_metadata(tmp_path):
@@ -35,3 +37,16 @@ def test_other_files_are_refused_in_one_line(tmp_path, content, suffix):
     with pytest.raises(ValueError, match="can't be read as a checkpoint") as caught:
         read_checkpoint(file)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [(OpenClipEncoder, "ViT-B-16-quickgelu"), (TorchvisionEncoder, "resnet18"), (TimmEncoder, "test_vit")],
+)
+def test_a_torchscript_archive_is_refused_and_not_run(kind, model, tmp_path, monkeypatch):
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "ViT-B-16.pt"))
+    monkeypatch.setattr(torch.jit, "load", None)
+    monkeypatch.setattr(torch, "load", None)
+    with pytest.raises(ValueError, match=r"ViT-B-16\.pt is a TorchScript archive.*--pretrained openai.*safetensors"):
+        _ = kind(model, str(tmp_path / "ViT-B-16.pt"), "cpu").model

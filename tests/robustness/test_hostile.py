@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import re
 import resource
-import zipfile
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 
-from clip_tca import CorruptFileError
 from clip_tca.cli import main, parser
 from clip_tca.cli.eval import recipe_lines
 from clip_tca.core.folders import resource as bundled
 from clip_tca.data.hub import load_hub
-from clip_tca.encoding.checkpoint import is_torchscript, read_torchscript
 from tests.tiny_clip import MODEL
 
 
@@ -56,25 +52,6 @@ def test_offsets_beyond_the_end_of_an_arrow_file_are_not_followed(refused, tmp_p
     assert data.count(offsets) == 1
     (tmp_path / "a.arrow").write_bytes(data.replace(offsets, beyond))
     assert refused("a.arrow", "truncated or damaged", dim=3)
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_a_torchscript_archive_is_read_like_torch_reads_it_and_nothing_in_it_is_run(tmp_path):
-    layer = torch.nn.Sequential(torch.nn.Linear(6, 4).half(), torch.nn.BatchNorm1d(4)).eval()
-    torch.jit.script(layer).save(str(path := tmp_path / "a.pt"))
-    expected, tensors = torch.jit.load(str(path)).state_dict(), read_torchscript(path)
-    assert is_torchscript(path)
-    assert tensors.keys() == expected.keys()
-    assert all(torch.equal(tensors[name], tensor) for name, tensor in expected.items())
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    evil = f"cbuiltins\nopen\n(V{tmp_path / 'evil'}\nVw\ntR.".encode()
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, evil if name.endswith("/data.pkl") else data)
-    with pytest.raises(CorruptFileError, match=r"a\.pt: .*it asks for builtins\.open"):
-        read_torchscript(path)
-    assert not (tmp_path / "evil").exists()
 
 
 def test_hostile_folder_and_file_names_go_through_eval_and_report_as_text(tmp_path):
