@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from clip_tca.classifier import LinearClassifier, ZeroShotClassifier, told_apart
 from clip_tca.core.checks import is_whole
+from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.files import write_tensors
 from clip_tca.core.remote import Location, locate
 from clip_tca.core.tensors import check_labels, check_rows, to_tensor
@@ -94,7 +95,7 @@ def load_embeddings(path: str | Location, text: str | None = None) -> EmbeddingS
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is truncated or damaged, or if one of the tensors is missing or does not fit the others.
+        CorruptFileError: If it is truncated or damaged, or if one of the tensors is missing or does not fit the others.
     """
     path = locate(path)
     if not path.is_file():
@@ -112,7 +113,7 @@ def load_embeddings(path: str | Location, text: str | None = None) -> EmbeddingS
         data = _read(file, None if has_head else text if text in texts else texts[0])
         _check(data)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
+        raise CorruptFileError(
             f"{path}: not stored embeddings ({error}); it needs DOMAIN.embeddings, DOMAIN.labels, text.NAME and a "
             "scale, or head.weight"
         ) from None

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from clip_tca.core.checks import one_line
+from clip_tca.core.errors import CorruptFileError
 from clip_tca.core.files import natural_order
 from clip_tca.core.remote import Location, RemotePath, locate, stamp
 from clip_tca.core.tensors import to_tensor
@@ -138,7 +139,7 @@ def reading(path: object, remedy: str = "copy or download it again") -> Iterator
     except Exception as error:  # archives, compression, pickles and NumPy's parser of headers raise anything
         if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and error.filename is not None):
             raise
-        raise ValueError(f"{path}: truncated or damaged ({one_line(error)}); {remedy}") from None
+        raise CorruptFileError(f"{path}: truncated or damaged ({one_line(error)}); {remedy}") from None
 
 
 def pick_name(path: object, names: list[str], name: str | None, noun: str, texts: bool = False) -> str:

@@ -114,7 +114,8 @@ def downloads(
         with hub_or_cache() if cache == "HF_HOME" else nullcontext():
             yield
     except Exception as error:
-        raise (OfflineError if is_offline(error) else ValueError)(
+        offline = is_offline(error) or is_offline(error.__context__)  # libraries raise their own errors meanwhile
+        raise (OfflineError if offline else ValueError)(
             f"the weights of {name} could not be downloaded ({one_line(error)}); give {instead}, "
             f"point {cache} at a cache that has them, or use the small model that needs no download: --model demo"
         ) from error

@@ -135,8 +135,8 @@ def measure_shift(name: str, seed: int, points: int) -> list[dict[str, Any]]:
         start = initial_parameters(2, layers, MLP_WIDTH, seed, test)
         wanted = source, torch.full_like(source[:, 0], 1 / len(source))
         fitted = fit_residual(linear(target), wanted, seen_by(g.weight), start, MLP_STEPS, MLP_LR)
-        parameters = [fitted[f"mlp_{i}"] for i in range(len(start))]
-        return residual(linear(target), fitted["centre"], fitted["scale"], parameters)
+        parameters = [fitted[f"mlp_{i}_"] for i in range(len(start))]
+        return residual(linear(target), fitted["centre_"], fitted["scale_"], parameters)
 
     maps = {"LinearTCA": linear(target), "MLP-2": mlp(2), "MLP-3": mlp(3), "pseudo-source": linear(moments(selected))}
     return [

@@ -72,7 +72,7 @@ def test_a_file_is_read_again_only_if_it_has_changed(tmp_path, monkeypatch):
     assert kept.contents(domain(path)) == [content(path)]
     os.utime(path, (1, 1))
     assert kept.contents(domain(path)) == ["read again"]
-    assert kept.contents(Domain(["a"], ["mark"], [0], [b"bytes"])) == ["mark"]
+    assert kept.contents(Domain([Picture("a", "mark", 0, b"bytes")])) == ["mark"]
 
 
 def test_the_store_of_version_0_3_is_read_and_written(tmp_path):

@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 RESOURCES = ("prompts/**/*.txt", "eval/benchmarks.json", "eval/recipes/*.toml", "eval/reported/*.json",
              "eval/demo/model.safetensors", "eval/demo/open_clip_config.json", "eval/demo/pictures.parquet",
              "eval/demo/LICENCES.md")  # fmt: skip
-CODE = (".py", ".css", ".html", ".js", ".typed")
+CODE = (".py", ".md", ".css", ".html", ".js", ".typed")
 
 
 def files(*patterns: str) -> set[str]:
