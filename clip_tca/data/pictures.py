@@ -33,8 +33,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 MAX_PIXELS = 89_478_485  # Pillow's own limit: beyond it a small file may decompress to gigabytes
 MAX_RATIO = 300  # largest ratio of the longer to the shorter side
 
-_ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
-_TAIL = 1024
+_TAIL = 1024  # bytes of an excerpt for mark
 
 
 def decode(source: Source) -> Image.Image:
@@ -55,27 +54,6 @@ def decode(source: Source) -> Image.Image:
             return Image.fromarray(values.clip(0, 255, out=values).astype(np.uint8)).convert("RGB")
         see_through = image.mode == "P" and "transparency" in image.info
         return (image.convert("RGBA") if see_through else image).convert("RGB")
-
-
-def fault(source: Source) -> str | None:
-    """The reason why :func:`decode` would fail, or None.
-
-    Of JPEG and PNG it reads header and ending; it decodes files that seem truncated, and formats without an ending.
-    """
-    if source is None:
-        return "no image"
-    size = len(source) if isinstance(source, bytes) else Path(source).stat().st_size
-    if size == 0:
-        return "empty file"
-    try:
-        with _opened(source) as image:
-            ending = _ENDINGS.get(image.format or "")
-        if image.mode != "F" and ending is not None and ending in _excerpts(source, [max(0, size - _TAIL)])[0]:
-            return None
-        decode(source)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def content(source: str | Path | bytes) -> str:

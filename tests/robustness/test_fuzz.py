@@ -38,7 +38,7 @@ import clip_tca
 from clip_tca import MLPTCA, ConditionalTCA, LinearTCA, ZeroShotClassifier
 from clip_tca.data.embeddings import synthetic
 from clip_tca.data.image_source import ImageSource
-from clip_tca.data.pictures import MAX_PIXELS, decode, fault, mark
+from clip_tca.data.pictures import MAX_PIXELS, decode, mark
 from tests.robustness import answers
 from tests.robustness.answers import TooLong, answered, command
 from tests.robustness.damage import SIZES, damaged
@@ -131,9 +131,7 @@ def test_a_picture_that_can_be_decoded_is_rgb_of_a_sane_size(data: DataObject):
         if data.draw(st.booleans()):
             (folder / "case.img").write_bytes(source)  # type: ignore[arg-type]
             source = folder / "case.img"
-        reason = fault(source)
         mark(source)
-        assert reason is None or (reason.strip() and "\n" not in reason)
         picture = decode(source)
         assert picture.mode == "RGB"
         assert 0 < picture.width * picture.height <= MAX_PIXELS
