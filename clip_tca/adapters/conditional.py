@@ -189,14 +189,14 @@ def fit_conditional(
 
     # one temperature: as sure, on average, as neighbours say that g is right
     near, m = near[:, 0], len(some)
-    modest = agreement(log_p[some], near)
+    modest = agreement(log_p[some], log_p[some], near)
     out = matching_temperature(raw[:m], modest)
     raw, weight, bias = raw / out.to(x), weight / out, bias / out
     if len(known):  # 5. what the answers still correct
         more, offset = correction(x[known], raw[m:].log_softmax(dim=1), told, k.answer_scale)
         raw, weight, bias = raw + x[shown] @ more.to(x).T + offset.to(x), weight + more @ axes.T, bias + offset
     if not own_space:  # labels fitted in another encoder's space are right more often than those of g
-        last = matching_temperature(raw[:m], (modest * agreement(raw[:m], near)).sqrt())
+        last = matching_temperature(raw[:m], (modest * agreement(raw[:m], log_p[some], near)).sqrt())
         weight, bias, out = weight / last, bias / last, out * last
 
     # 3. g is kept if it is sure of what would change
@@ -224,10 +224,11 @@ def imbalance(support: Tensor) -> Tensor:
     return 1 + squares.log() / math.log(len(support))
 
 
-def agreement(scores: Tensor, near: Tensor) -> Tensor:
-    """How often a row and its nearest neighbour, whose index is in ``near`` ``(n,)``, have the same label."""
+def agreement(scores: Tensor, log_p: Tensor, near: Tensor) -> Tensor:
+    """How often a row and its nearest one have one label; where a row is alone in its class, the confidence of g."""
     label = scores.argmax(dim=1)
-    return double(label == label[near]).mean()
+    alone = label.new_zeros(scores.shape[1]).index_add_(0, label, torch.ones_like(label))[label] == 1
+    return double(torch.where(alone, log_p.amax(dim=1).exp(), (label == label[near]).to(log_p))).mean()
 
 
 def correction(x: Tensor, log_p: Tensor, answers: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -270,9 +271,7 @@ class ConditionalTCA(PairedAdapter):
         W_, offset_: ``(d, d)`` and ``(d,)``: ``transform`` is zW + offset. Not with logits.
         weight_, bias_: ``(d, c)``, with logits ``(d + c, c)`` for rows beside them, and ``(c,)`` of the classifier.
         counts_, means_: ``(c,)`` soft class counts in the sample and ``(c, d)`` class means.
-        temperature_, overconfidence_: What the scores were divided by, and those of g before that.
-        trust_: β, the weight of the Gaussians; 0 if g was kept.
-        n_seen_: Number of embeddings seen.
+        temperature_, overconfidence_, trust_: What scores were divided by, those of g before, and β, 0 if g was kept.
     """
 
     counts_: Tensor = field(init=False)

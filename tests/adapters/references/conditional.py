@@ -36,10 +36,11 @@ def imbalance(support: Tensor) -> float:
     return 1 + float(squares.log()) / math.log(len(support))
 
 
-def agreement(scores: Tensor, near: Tensor) -> float:
-    """How often the nearest neighbour has the same label."""
+def agreement(scores: Tensor, log_p: Tensor, near: Tensor) -> float:
+    """How often the nearest neighbour has the same label; of a row alone in its class, the confidence of g."""
     label = scores.argmax(1)
-    return float((label == label[near]).double().mean())
+    alone = torch.bincount(label, minlength=scores.shape[1])[label] == 1
+    return float(torch.where(alone, log_p.exp().amax(1), (label == label[near]).double()).mean())
 
 
 def temperature(scores: Tensor, confidence: float) -> float:
@@ -138,13 +139,13 @@ def scores(
     noise = (scatter * precision).sum() / n * counts / (counts + kappa).square()
     square = ((means @ precision) * means).sum(1) - noise
     raw = log_p + x @ (trust * means @ precision).T + prior - trust / 2 * square
-    modest = agreement(log_p[rows], near[:, 0])
+    modest = agreement(log_p[rows], log_p[rows], near[:, 0])
     raw = raw / temperature(raw[rows[:4096]], modest)
     if answers is not None and known.any():
         w, b = correction(x[known], raw[known].log_softmax(1), answers[known])
         raw = raw + x @ w.T + b
     if not own_space:
-        return raw / temperature(raw[rows[:4096]], math.sqrt(modest * agreement(raw[rows], near[:, 0])))
+        return raw / temperature(raw[rows[:4096]], math.sqrt(modest * agreement(raw[rows], log_p[rows], near[:, 0])))
     changed = q.argmax(1) != p.argmax(1)
     sure = float((log_p / t).softmax(1).amax(1)[changed].sum())
     return kept if sure > 0.6 * int(changed.sum()) and shares is None and not known.any() else raw
